@@ -1,0 +1,1 @@
+"""What flows through Greylag and what is promised about it."""

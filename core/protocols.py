@@ -1,0 +1,286 @@
+"""The promises between the rooms. One to three methods each; who implements what is in ARCHITECTURE.md.
+
+Every plug-in file ends in `PLUGIN = <one of the *Plugin records below>`; its name is the file's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from core.types import (
+    Action,
+    Batch,
+    Event,
+    Finding,
+    Incident,
+    JobState,
+    Layout,
+    Outbound,
+    Outcome,
+    Record,
+    Scrape,
+    Series,
+    SignalRef,
+    Target,
+    Verdict,
+)
+from core.window import Window
+
+
+# --- collectors -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What discovery knows of a scrape target. labels: the target's own (job, instance, node, …).
+
+    node: discovery's `node` label, else the host part of `instance`, else the file's stem.
+    """
+
+    id: str
+    labels: Mapping[str, str]
+    node: str | None = None
+
+
+class MapSeries(Protocol):
+    """Gives what a series means, or None where this source does not know it. Pure, called once per new series."""
+
+    def __call__(self, series: Series, target: TargetInfo) -> SignalRef | None: ...
+
+
+class ParseLine(Protocol):
+    """Turns one log line into events and trainer readings. Pure but for `state`, a dict kept per log by the caller."""
+
+    def __call__(self, line: str, at: int | None, state: dict[str, Any], log: TargetInfo) -> LogReading: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """events; readings: (at ms or None, rank target, {signal: value}); at: the line's own time, None where it has none.
+
+    elapsed_seconds: time that the line says has passed (iterations), for lines without a time of their own.
+    """
+
+    events: tuple[Event, ...] = ()
+    readings: tuple[tuple[int | None, Target, Mapping[str, float]], ...] = ()
+    at: int | None = None
+    elapsed_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlugin:
+    """An exporter (`map_series`) or a log (`parse_line`). identity: labels that name the node, first wins."""
+
+    name: str
+    map_series: MapSeries | None = None
+    parse_line: ParseLine | None = None
+    log_kind: str | None = None  # kernel | trainer
+    identity: tuple[str, ...] = ()
+
+
+class FrameSource(Protocol):
+    """Where batches come from in lock-step: a recording, or the in-process fleet."""
+
+    def advance(self, to: int) -> Iterable[Batch]:
+        """Batches with all data up to and including `to` (ms), in time order; each call goes on where the last ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawSample:
+    """One sample of a recording: at in ms, value with its NaN bits; series with all labels as recorded."""
+
+    at: int
+    series: Series
+    value: float
+
+
+class SampleSorter(Protocol):
+    """Sorts a recording that is out of time order, within a bound of memory."""
+
+    def add(self, samples: Sequence[RawSample]) -> None:
+        """Takes samples in any order."""
+        ...
+
+    def drain(self) -> Iterable[RawSample]:
+        """All samples by time, equal times in the order of their series' labels; once."""
+        ...
+
+
+# --- pipeline ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """A label matcher as Prometheus has it; op: = != =~ !~ ; the metric's name is the label `__name__`."""
+
+    label: str
+    op: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSamples:
+    """Samples of one series: at (ms, ascending) and values of equal length; a stale marker is None."""
+
+    series: Series
+    at: Sequence[int]
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TickCommit:
+    """What one tick commits in one transaction, together or not at all. hold_state: opaque JSON of the detect loop."""
+
+    tick: int
+    findings: tuple[Finding, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    actions: tuple[tuple[Action, Outcome], ...] = ()
+    outbox: tuple[Outbound, ...] = ()
+    records: tuple[Record, ...] = ()
+    state: Mapping[str, str] | None = None
+
+
+class Store(Protocol):
+    """The only room that knows DuckDB. One writer; readers get a consistent view and end their transaction."""
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        """Commits the batches in one transaction; a batch (worker, epoch, seq) seen before is skipped and counted."""
+        ...
+
+    def select(self, matchers: Sequence[Matcher], start: int, end: int) -> list[SeriesSamples]:
+        """Samples with start <= at <= end (ms), series sorted by labels."""
+        ...
+
+    def commit_tick(self, commit: TickCommit) -> None:
+        """Commits all of a tick in one transaction. Raises GreylagError when it did not commit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """on after `on` faulty of the last `of` ticks; off after `off` clear ticks in a row; unknown freezes the hold and
+    ends it as expired after `expire` ticks in a row."""
+
+    on: int = 4
+    of: int = 5
+    off: int = 8
+    expire: int = 40
+
+
+class Judge(Protocol):
+    """The judgement: pure, no clock, no I/O, no state. Parts without a verdict are unknown."""
+
+    def __call__(self, window: Window, params: Any) -> Sequence[Verdict]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorPlugin:
+    """fault: what it finds. needs: signals without which it cannot speak (any one of each inner tuple).
+
+    params: a frozen dataclass type with defaults; each field's source is in its docstring.
+    must_not: look-alikes that it must stay silent on, for the docs.
+    """
+
+    name: str
+    fault: str
+    judge: Judge
+    params: type
+    needs: tuple[tuple[str, ...], ...]
+    hold: Hold = Hold()
+    must_not: tuple[str, ...] = ()
+
+
+class Notifier(Protocol):
+    """Delivers one message. Raises Unavailable where another try is worth it, Refused where it is not."""
+
+    def deliver(self, message: Outbound) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierPlugin:
+    """render: the body for an incident (None = says nothing of it). build: from the `notify[]` entry's own keys."""
+
+    name: str
+    params: type
+    build: Callable[[Any], Notifier]
+    render: Callable[[Sequence[Incident], int, Mapping[str, str]], str | None]
+
+
+# --- remediation ------------------------------------------------------------------------------------------------------
+class ControlDoor(Protocol):
+    """The hands' door to a world. Idempotent by action id: submit of a known id gives the known outcome."""
+
+    def submit(self, action: Action) -> Outcome:
+        """RUNNING, or a final outcome at once. Raises Unavailable when the world did not answer."""
+        ...
+
+    def poll(self, action_id: str) -> Outcome:
+        """The outcome so far; REFUSED `unknown_operation` for an id that the world never saw."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as the world sees it now. state: in_service|spare|drained|draining|down|rebooting|provisioning|unknown.
+
+    held_by: who took it out (None = nobody; `greylag` = us).
+    """
+
+    node: str
+    state: str
+    held_by: str | None = None
+    jobs: tuple[str, ...] = ()
+
+
+class WorldView(Protocol):
+    """What the guards re-read before each command."""
+
+    def nodes(self) -> Mapping[str, NodeView]:
+        """All nodes by name. Raises Unavailable when the world did not answer."""
+        ...
+
+
+class Facts(Protocol):
+    """What remediation may know of the work, from the same window that the detectors saw."""
+
+    def step_seconds(self, job: str, start: int, end: int) -> float | None:
+        """Median seconds a training step took between the two times (ms), pauses left out; None where unknown."""
+        ...
+
+    def open_findings(self) -> Sequence[Finding]:
+        """The findings that are open now."""
+        ...
+
+    def job(self, job: str) -> JobState | None:
+        """The job as the window knows it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendPlugin:
+    """kinds: action kinds that it can carry out. build: from the `backend` section's own keys to (door, view)."""
+
+    name: str
+    params: type
+    kinds: tuple[str, ...]
+    build: Callable[[Any], tuple[ControlDoor, WorldView]]
+
+
+# --- fleet ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class FaultPlugin:
+    """A fault that the bundled fleet can have. truth: fault and scope as Greylag names them.
+
+    start(world, target, severity, now_ms) plants it; step(world, target, severity, age_seconds) shapes it each second;
+    cured_by: action kinds that end it.
+    """
+
+    name: str
+    fault: str
+    scope: str
+    target_kind: str
+    start: Callable[..., None]
+    cured_by: tuple[str, ...]
+
+
+Layouts = Mapping[str, Layout]
+Scrapes = Sequence[Scrape]

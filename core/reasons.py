@@ -1,0 +1,98 @@
+"""Closed lists of named reasons: what is logged, counted, stored and shown for each decision."""
+
+from __future__ import annotations
+
+SCRAPE_REASONS: dict[str, str] = {
+    "connect_failed": "the target refused or could not be reached",
+    "timeout": "the target did not answer within its scrape_timeout",
+    "http_status": "the target answered with a status other than 200",
+    "redirect_refused": "the target answered with a redirect",
+    "body_too_large": "the body is larger than body_size_limit",
+    "too_many_samples": "the body has more samples than sample_limit",
+    "bad_encoding": "the body is not valid UTF-8, or its content encoding is broken",
+    "bad_syntax": "a line breaks the exposition format",
+    "bad_openmetrics": "the body breaks a rule of OpenMetrics that Prometheus enforces",
+    "truncated": "the body ends before its announced length or in the middle of a line",
+    "empty_body": "the target answered 200 with an empty body",
+    "stale_generation": "the collector that sent it no longer owns the target",
+}
+INGEST_REASONS: dict[str, str] = {
+    "duplicate": "the same series, time and value came twice; the first was kept",
+    "conflict": "the same series and time came twice with another value; the first was kept",
+    "late": "it came after its tick had been judged; it is stored, not judged",
+    "repeat_batch": "the batch (worker, epoch, seq) had been committed before",
+    "old_epoch": "the batch is of an epoch that a newer start of its worker has ended",
+}
+TOLERATED: dict[str, str] = {
+    # breaches of the standards that Prometheus tolerates: stored and counted by name
+    "missing_newline": "the last line has no newline",
+    "crlf": "lines end in CR LF",
+    "repeated_family": "a family appears in more than one block",
+    "type_after_sample": "TYPE or HELP stands after samples of its family",
+    "duplicate_series": "one series appears twice in a body; the first sample is kept",
+    "unsorted_timestamps": "timestamps of one series go back within a body",
+    "no_type": "samples stand without TYPE",
+    "interleaved": "samples of one family are not together",
+    "name_without_suffix": "an OpenMetrics sample lacks the suffix of its type",
+    "other": "another breach that Prometheus lets pass",
+}
+FINDING_ENDS: dict[str, str] = {
+    "cleared": "the detector saw the part healthy for its `off` ticks",
+    "expired": "nothing was known of the part for too long",
+    "part_gone": "the part left service (drained, replaced, job ended)",
+}
+INCIDENT_REASONS: dict[str, str] = {
+    "opened_by_finding": "a detector's hold opened",
+    "shared_cause": "many parts that share a cause are faulty",
+    "evidence_changed": "findings, culprit or suspects changed",
+    "absorbed": "a wider incident explains this one",
+    "quiet": "the detectors have been quiet for the policy's time",
+    "recovered": "the detectors are quiet and the step time is back",
+    "evidence_expired": "nothing has been known of the part for too long",
+    "job_ended": "the job that the incident was about ended",
+    "reopened": "the same fault on the same part came back within the reopen time",
+    "action_planned": "policy decided on an action",
+    "awaiting_approval": "policy mode is propose",
+    "verify_started": "the attempt's last step is done",
+    "verify_failed": "the evidence did not go away, or the step time did not come back",
+    "policy_exhausted": "all attempts failed",
+    "no_rule": "no rule of the policy matches",
+    "mode_observe": "policy mode is observe",
+    "held_by_guard": "a limit or guard holds the action back",
+    "door_refused": "the control door refused the action",
+}
+ACTION_REASONS: dict[str, str] = {
+    "policy": "the matching rule's next step",
+    "mode_observe": "policy mode is observe: simulated only",
+    "awaiting_approval": "policy mode is propose",
+    "approved": "a person approved it",
+    "rejected": "a person rejected it",
+    "frozen": "actions are frozen by file or call",
+    "confidence_too_low": "confidence is below the rule's confidence_min",
+    "too_young": "the fault has not lasted for the rule's duration_seconds_min",
+    "stale_evidence": "the newest evidence is older than the detector's window",
+    "unknown_culprit": "no culprit is known: nothing is done to a node",
+    "shared_cause": "the cause is shared by several nodes: no node is replaced for it",
+    "limit_concurrent_nodes": "as many nodes as allowed are being worked on",
+    "limit_pool": "the pool limit is reached",
+    "limit_per_hour": "the hourly limit is reached",
+    "limit_per_job_per_day": "the job's daily limit is reached",
+    "spare_floor": "the spares would fall below spare_floor",
+    "no_spare": "no spare is available",
+    "cooldown": "the part was acted on within cooldown_seconds",
+    "other_hand": "another hand holds the node",
+    "target_busy": "another action is under way on this target",
+    "no_rule": "no rule of the policy matches",
+    "not_supported": "the backend cannot do this kind",
+    "escalated": "handed to a person",
+    # outcomes
+    "done": "the backend confirmed it",
+    "simulated": "nothing was done: observe mode or replay",
+    "deadline_exceeded": "it did not finish within its deadline",
+    "diagnose_failed": "the diagnosis found a fault: the node stays out of service",
+    "unknown_operation": "the backend does not know the operation",
+    "unreachable": "the backend did not answer",
+    "node_unknown": "the backend does not know the node",
+    "already_so": "it was in the wanted state",
+    "previous_failed": "an earlier step of the attempt failed",
+}

@@ -1,0 +1,84 @@
+"""Greylag's own series: a small registry that the app renders through prometheus-client.
+
+Plain counters and gauges by (name, labels), safe to touch from several threads. Names are declared once in METRICS,
+so a misspelt one fails at its first use, and the docs are generated from the same table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+# name: (type, help, labels)
+METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "greylag_node_state": ("gauge", "1 for the node's state, 0 for the others, unknown included", ("node", "state")),
+    "greylag_coverage_ratio": ("gauge", "share of a node's expected entities with a fresh value", ("node", "signal")),
+    "greylag_incidents": ("gauge", "open incidents", ("fault", "scope", "state")),
+    "greylag_incident_info": ("gauge", "1 for each open incident", ("id", "fault", "scope", "node", "device", "job")),
+    "greylag_lost_gpu_hours_total": ("counter", "GPU hours lost to incidents", ("job", "fault")),
+    "greylag_actions_total": ("counter", "actions by outcome", ("kind", "state", "reason")),
+    "greylag_goodput_ratio": ("gauge", "share of GPU time that made progress, since Greylag first saw the job", ("job",)),
+    "greylag_detection_delay_seconds": ("gauge", "onset to opening of the newest incident", ("fault",)),
+    "greylag_event_loop_lag_seconds": ("gauge", "how late the owner's event loop wakes up", ()),
+    "greylag_collector_lag_seconds": ("gauge", "cluster time since a worker's watermark", ("worker",)),
+    "greylag_collector_samples_total": ("counter", "samples handed over", ("worker",)),
+    "greylag_collector_dropped_total": ("counter", "samples or scrapes not kept, by named reason", ("worker", "reason")),
+    "greylag_collector_workers": ("gauge", "live collector workers", ()),
+    "greylag_scrapes_total": ("counter", "scrapes by result", ("result",)),
+    "greylag_tolerated_total": ("counter", "breaches of the exposition standards that were let pass", ("breach",)),
+    "greylag_tick_seconds": ("gauge", "wall time of the last tick", ()),
+    "greylag_tick_timestamp_seconds": ("gauge", "cluster time of the last committed tick", ()),
+    "greylag_detector_seconds": ("gauge", "wall time of a detector at the last tick", ("detector",)),
+    "greylag_detector_errors_total": ("counter", "exceptions contained by the runner", ("detector",)),
+    "greylag_findings": ("gauge", "open findings", ("detector",)),
+    "greylag_outbox_pending": ("gauge", "messages not delivered yet", ("notifier",)),
+    "greylag_notifications_total": ("counter", "deliveries by result", ("notifier", "result")),
+    "greylag_decisions_total": ("counter", "remediation decisions by named reason", ("decision", "reason")),
+    "greylag_frozen": ("gauge", "1 while actions are frozen", ()),
+}
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Telemetry:
+    """Counters and gauges by (name, labels)."""
+
+    def __init__(self) -> None:
+        self._values: dict[Key, float] = {}
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def _key(name: str, labels: Mapping[str, str]) -> Key:
+        if set(labels) != set(METRICS[name][2]):
+            raise ValueError(f"{name} takes the labels {METRICS[name][2]}, got {tuple(labels)}")
+        return name, tuple(sorted((k, str(v)) for k, v in labels.items()))
+
+    def add(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Adds to a counter."""
+        key = self._key(name, labels)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + amount
+
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Sets a gauge."""
+        key = self._key(name, labels)
+        with self._lock:
+            self._values[key] = value
+
+    def replace(self, name: str, rows: Mapping[tuple[tuple[str, str], ...], float]) -> None:
+        """Replaces all rows of a gauge at once: rows that are gone vanish. Keys: (label, value) pairs."""
+        fresh = {self._key(name, dict(pairs)): value for pairs, value in rows.items()}
+        with self._lock:
+            for key in [k for k in self._values if k[0] == name]:
+                del self._values[key]
+            self._values.update(fresh)
+
+    def get(self, name: str, **labels: str) -> float:
+        """The value, 0 where never touched."""
+        with self._lock:
+            return self._values.get(self._key(name, labels), 0.0)
+
+    def snapshot(self) -> dict[Key, float]:
+        """A copy of all values."""
+        with self._lock:
+            return dict(self._values)

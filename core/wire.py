@@ -1,0 +1,86 @@
+"""Batches on the wire between collector and owner: a JSON header line, then the values as little-endian float64.
+
+Nothing of it is executed on reading (no pickle). Stale markers and NaN keep their bits.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from core.errors import SourceError
+from core.types import Batch, Event, Layout, Scrape, Series, SignalRef, Target
+
+_TARGET = ("kind", "node", "device", "id", "job", "rank", "serial")
+
+
+def _target_out(t: Target) -> list[Any]:
+    return [getattr(t, name) for name in _TARGET]
+
+
+def target_in(row: list[Any]) -> Target:
+    """A Target from its list form."""
+    return Target(*row)
+
+
+def layout_out(one: Layout) -> dict[str, Any]:
+    """A layout as JSON types."""
+    return {
+        "id": one.id, "target_id": one.target_id, "node": one.node, "job": one.job, "source": one.source,
+        "series": [[s.name, s.labels, s.type] for s in one.series],
+        "signals": [[r.index, r.signal, _target_out(r.target), r.scale, r.counter] for r in one.signals],
+    }
+
+
+def layout_in(row: dict[str, Any]) -> Layout:
+    """A layout from its JSON types."""
+    series = tuple(Series(n, tuple((k, v) for k, v in labels), t) for n, labels, t in row["series"])
+    signals = tuple(SignalRef(i, s, target_in(t), scale, counter) for i, s, t, scale, counter in row["signals"])
+    return Layout(row["id"], row["target_id"], series, signals, row["node"], row["job"], row["source"])
+
+
+def event_out(one: Event) -> list[Any]:
+    """An event as JSON types."""
+    return [one.at, _target_out(one.target), one.kind, dict(one.fields), one.line]
+
+
+def event_in(row: list[Any]) -> Event:
+    """An event from its JSON types."""
+    return Event(row[0], target_in(row[1]), row[2], row[3], row[4])
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The batch as bytes."""
+    header = {
+        "worker": batch.worker, "epoch": batch.epoch, "seq": batch.seq, "watermark": batch.watermark,
+        "layouts": [layout_out(one) for one in batch.layouts],
+        "scrapes": [[s.layout_id, s.target_id, s.at, len(s.values), s.took_seconds, s.error] for s in batch.scrapes],
+        "events": [event_out(one) for one in batch.events],
+    }
+    body = b"".join(np.ascontiguousarray(s.values, "<f8").tobytes() for s in batch.scrapes)
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
+
+
+def decode_batch(data: bytes) -> Batch:
+    """The batch that `encode_batch` made. Raises SourceError(`truncated` or `bad_syntax`) on anything else."""
+    cut = data.find(b"\n")
+    if cut < 0:
+        raise SourceError("truncated", "a batch without a header line")
+    try:
+        head = json.loads(data[:cut])
+        layouts = tuple(layout_in(row) for row in head["layouts"])
+        events = tuple(event_in(row) for row in head["events"])
+        rows = [(str(i), str(t), int(at), int(n), float(took), error) for i, t, at, n, took, error in head["scrapes"]]
+        key = (str(head["worker"]), int(head["epoch"]), int(head["seq"]), int(head["watermark"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError("bad_syntax", f"a batch whose header does not parse ({error})") from None
+    if len(data) - cut - 1 != 8 * sum(row[3] for row in rows):
+        raise SourceError("truncated", "a batch whose values do not match its header")
+    scrapes, at_byte = [], cut + 1
+    for layout_id, target_id, at, n, took, failure in rows:
+        values = np.frombuffer(data, "<f8", n, at_byte)
+        at_byte += 8 * n
+        scrapes.append(Scrape(layout_id, target_id, at, values, took, failure))
+    return Batch(*key, layouts, tuple(scrapes), events)
