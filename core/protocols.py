@@ -270,8 +270,9 @@ class BackendPlugin:
 class FaultPlugin:
     """A fault that the bundled fleet can have. truth: fault and scope as Greylag names them.
 
-    start(world, target, severity, now_ms) plants it; step(world, target, severity, age_seconds) shapes it each second;
-    cured_by: action kinds that end it.
+    start(world, target, severity, now_ms) plants it; step(world, target, severity, age_seconds) shapes it each sub-step
+    (None = nothing changes after the start); stop(world, target) takes it away. severity: the job's step time grows by
+    this share. cured_by: action kinds that end it.
     """
 
     name: str
@@ -280,6 +281,8 @@ class FaultPlugin:
     target_kind: str
     start: Callable[..., None]
     cured_by: tuple[str, ...]
+    step: Callable[..., None] | None = None
+    stop: Callable[..., None] | None = None
 
 
 Layouts = Mapping[str, Layout]

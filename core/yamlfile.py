@@ -9,6 +9,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -88,14 +89,14 @@ def build(cls: type[T], data: Any, file: str, path: str = "") -> T:
     """A `cls` (frozen dataclass) from a mapping. Unknown keys, missing keys and wrong types raise ConfigError.
 
     Understood field types: str, int, float, bool, `X | None`, tuple[X, ...], Mapping[str, X], dataclasses, Any.
-    A field `klass` is spelled `class` and `from_` `from` in YAML.
+    A field `klass` is spelled `class`, `from_` `from` and `finally_` `finally` in YAML.
     """
     if data is None:
         data = {}
     where = data.where() if isinstance(data, Node) else file
     if not isinstance(data, Mapping):
         raise ConfigError(where, path, data, "a mapping is needed")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     names = {_spelled(f.name): f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in data.items():
@@ -114,8 +115,14 @@ def build(cls: type[T], data: Any, file: str, path: str = "") -> T:
     return cls(**values)
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The field types of a record; resolving them is the slow part of reading a large inventory again and again."""
+    return typing.get_type_hints(cls)
+
+
 def _spelled(name: str) -> str:
-    return {"klass": "class", "from_": "from", "global_defaults": "global"}.get(name, name)
+    return {"klass": "class", "from_": "from", "global_defaults": "global", "finally_": "finally"}.get(name, name)
 
 
 def convert(hint: Any, value: Any, where: str, path: str) -> Any:

@@ -1,0 +1,1 @@
+"""Grafana dashboards as code: `fleet_glance` is the board, `build` writes it with its provisioning."""

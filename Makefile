@@ -1,0 +1,54 @@
+# Two commands do everything: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	if command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo $$p; break; fi; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench evaluate chaos contracts clean
+
+help: ## shows this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Greylag needs Python 3.11 or newer: none of python3.13, python3.12, python3.11, python3 is." >&2; exit 2; fi
+	@if ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+		v=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		echo "$(PYTHON) has no ensurepip, so no virtual environment can be made. On Debian or Ubuntu: apt-get install python$$v-venv" >&2; exit 2; fi
+	@echo "Installing into $(VENV) (about a minute) ..." >&2
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## creates .venv with the greylag command and everything the tests need
+
+demo: install ## runs the main job: an emulated fleet breaks three times and heals (ARGS="--seed 3 --fault none ...")
+	@$(BIN)/greylag demo $(ARGS)
+
+test: install ## installs and passes the tests (8 minutes at most on 2 cores)
+	@$(BIN)/pytest -m "not evaluate and not chaos" $(ARGS)
+
+check: install ## ruff, mypy, layering, contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q tests/structure $(ARGS)
+	@$(BIN)/python -m app.contracts --check
+
+bench: install ## measures ingest, store, detect, fleet and query; JSON lines on stdout
+	@for what in ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done
+
+evaluate: install ## longer studies: demos with three seeds, planted faults at random places (about 15 minutes)
+	@$(BIN)/pytest -m evaluate -s $(ARGS)
+
+chaos: install ## kill and restart rounds (about 10 minutes)
+	@$(BIN)/pytest -m chaos -s $(ARGS)
+
+contracts: install ## writes core/contracts.md anew from the types
+	@$(BIN)/python -m app.contracts
+
+clean: ## removes what the commands above made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

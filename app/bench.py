@@ -1,0 +1,84 @@
+"""`greylag bench`: each part measured against a peer named in the result, in one run, so that the ratio can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from core.clock import monotonic_seconds, process_cpu_seconds
+
+SECONDS = 2.0
+
+
+def _rate(work: Callable[[], int], seconds: float = SECONDS) -> tuple[float, float]:
+    """(units a CPU second, CPU µs a unit) of `work`, which gives how many units it did; one warm-up run."""
+    work()
+    began, cpu, units = monotonic_seconds(), process_cpu_seconds(), 0
+    while monotonic_seconds() - began < seconds:
+        units += work()
+    used = max(1e-9, process_cpu_seconds() - cpu)
+    return units / used, used / units * 1e6
+
+
+def exposition_page(gpus: int = 8) -> bytes:
+    """A DCGM page of the usual shape: 30 families, seven labels a line."""
+    rng = np.random.default_rng(1)
+    lines = []
+    for family in range(30):
+        lines += [f"# HELP DCGM_FI_DEV_F{family} what field {family} means", f"# TYPE DCGM_FI_DEV_F{family} gauge"]
+        lines += [
+            f'DCGM_FI_DEV_F{family}{{gpu="{g}",UUID="GPU-00000000-0000-0000-0000-{g:012d}",pci_bus_id="00000000:{g:02X}:00.0",'
+            f'device="nvidia{g}",modelName="NVIDIA H100 80GB HBM3",Hostname="n1"}} {rng.integers(0, 10**6)}'
+            for g in range(gpus)
+        ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def bench_ingest() -> dict[str, Any]:
+    """The strict parser against prometheus-client's on the same page."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from collectors.exposition import parse_exposition
+
+    page = exposition_page()
+    text = page.decode()
+    ours = _rate(lambda: len(parse_exposition(page).samples))
+    peer = _rate(lambda: sum(len(f.samples) for f in text_string_to_metric_families(text)))
+    return {"samples_per_page": len(parse_exposition(page).samples), "strict_parser_us_per_sample": round(ours[1], 3),
+            "prometheus_client_us_per_sample": round(peer[1], 3), "peer": "prometheus_client text parser",
+            "times_faster": round(peer[1] / ours[1], 2)}
+
+
+def bench_store() -> dict[str, Any]:
+    """Appends to DuckDB, and bytes a sample once sealed."""
+    from pipeline.store.bench import bench_store as run
+
+    return dict(run())
+
+
+def bench_detect() -> dict[str, Any]:
+    """Ring, window and detectors over an emulated cluster."""
+    from pipeline.ring_bench import bench_ring
+
+    return dict(bench_ring(64))
+
+
+def bench_fleet() -> dict[str, Any]:
+    """Cluster seconds a CPU second of the bundled model, pages included."""
+    from app.virtual import bench_fleet as run
+
+    return dict(run())
+
+
+def bench_query() -> dict[str, Any]:
+    """A range query through PromQL."""
+    from pipeline.store.bench import bench_query as run
+
+    return dict(run())
+
+
+BENCHES: dict[str, Callable[[], dict[str, Any]]] = {
+    "ingest": bench_ingest, "store": bench_store, "detect": bench_detect, "fleet": bench_fleet, "query": bench_query,
+}

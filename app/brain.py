@@ -1,0 +1,193 @@
+"""One tick from samples to decisions, the same for live, replay, evaluation and tests.
+
+feed() takes what collectors read; tick(T) makes the window at T and runs detectors, incidents and remediation over it.
+It returns everything that has to be committed together; who owns the store commits it, then calls `carry_out`.
+Not thread-safe: one thread owns a Brain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from core import render
+from core.clock import rfc3339
+from core.inventory import Inventory
+from core.protocols import ControlDoor, DetectorPlugin, NotifierPlugin, TickCommit
+from core.targets import CLOSED_STATES
+from core.telemetry import Telemetry
+from core.types import Action, Batch, Event, Finding, Incident, Outbound, Outcome, Record
+from core.window import Window
+from pipeline.coverage import Coverage
+from pipeline.detect import Changes, DetectLoop
+from pipeline.facts import WindowFacts
+from pipeline.incidents import IncidentBook
+from pipeline.ring import FeedCounts, Ring
+from remediation.engine import Engine
+
+_ORDER = {"event": 0, "coverage": 1, "finding": 2, "incident": 3, "action": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRoute:
+    """A configured notifier: its name in the outbox, the plug-in and the links that its messages carry."""
+
+    name: str
+    plugin: NotifierPlugin
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """What a tick produced: the commit, and the window for those who show it."""
+
+    commit: TickCommit
+    window: Window
+
+
+class Brain:
+    """Ring, detect loop, incident book and engine, wired."""
+
+    def __init__(
+        self,
+        plugins: Mapping[str, DetectorPlugin],
+        params: Mapping[str, Any],
+        inventory: Inventory,
+        engine: Engine | None = None,
+        telemetry: Telemetry | None = None,
+        routes: Sequence[NotifyRoute] = (),
+    ) -> None:
+        self.telemetry = telemetry or Telemetry()
+        self.ring = Ring(inventory)
+        self.loop = DetectLoop(plugins, params, self.telemetry)
+        self.book = IncidentBook()
+        self.engine = engine
+        self.routes = tuple(routes)
+        self._coverage = Coverage(plugins)
+        self._events: list[Event] = []
+        self._carried: list[tuple[Action, Outcome]] = []
+        self._seen_events: set[tuple[int, str, str]] = set()
+        self.facts: WindowFacts | None = None
+        self.samples = 0
+        self.events = 0
+
+    def set_inventory(self, inventory: Inventory) -> None:
+        """The inventory as it is now; it is used from the next window on."""
+        self.ring.set_inventory(inventory)
+
+    def feed(self, batch: Batch) -> FeedCounts:
+        """Takes a batch that has been committed (or, without a store, read)."""
+        counts = self.ring.feed(batch)
+        self.samples += counts.samples
+        self.events += len(batch.events)
+        self._events.extend(batch.events)
+        return counts
+
+    def tick(self, at: int) -> Ticked:
+        """Judges tick `at` (ms). Call `carry_out` after the commit."""
+        window = self.ring.window(at)
+        changes = self.loop.run(window)
+        open_findings = self.loop.open()
+        told = list(self.book.update(window, open_findings, changes.ended))
+        self.facts = WindowFacts(window, open_findings)
+        actions = self._remediate(at, told)
+        self.ring.exclude(open_findings)
+        records = self._records(at, changes, told, actions, self._coverage.update(window))
+        commit = TickCommit(
+            tick=at,
+            findings=(*changes.opened, *changes.updated, *changes.ended),
+            incidents=tuple({i.id: i for _, i in told}.values()),
+            actions=tuple(actions),
+            outbox=self._outbox(at, told),
+            records=tuple(records),
+            state=self.dump(),
+        )
+        self._measure(at)
+        return Ticked(commit, window)
+
+    def carry_out(self, at: int, door: ControlDoor) -> None:
+        """Submits what was decided and polls what runs; the results are committed with the next tick."""
+        if self.engine is not None:
+            self._carried.extend(self.engine.carry_out(at, door))
+
+    def _remediate(self, at: int, told: list[tuple[str, Incident]]) -> list[tuple[Action, Outcome]]:
+        carried, self._carried = self._carried, []
+        if self.engine is None or self.facts is None:
+            return carried
+        step = self.engine.step(at, self.book.open(), self.facts)
+        for incident in step.incidents:
+            self.book.adopt(at, incident)
+            told.append(("resolved" if incident.state in CLOSED_STATES else "updated", incident))
+        return [*carried, *step.actions]
+
+    def _records(
+        self, at: int, changes: Changes, told: Sequence[tuple[str, Incident]],
+        actions: Sequence[tuple[Action, Outcome]], coverage: Sequence[dict[str, Any]],
+    ) -> list[Record]:
+        rows: list[Record] = []
+        new, self._events = sorted(self._events, key=lambda e: (e.at, e.kind, e.target.key)), []
+        rows += [Record(e.at, "event", render.event_line(e)) for e in new]
+        rows += [Record(at, "coverage", render.dumps({"type": "coverage", "at": rfc3339(at), "coverage": row}))
+                 for row in coverage]
+        for event, findings in (("opened", changes.opened), ("updated", changes.updated), ("ended", changes.ended)):
+            rows += [Record(at, "finding", render.finding_line(event, at, f)) for f in findings]
+        rows += [Record(at, "incident", render.incident_line(event, at, i)) for event, i in told]
+        rows += [Record(at, "action", render.action_line(at, a, o)) for a, o in actions]
+        return sorted(rows, key=lambda r: (min(r.at, at), _ORDER[r.type]))
+
+    def _outbox(self, at: int, told: Sequence[tuple[str, Incident]]) -> tuple[Outbound, ...]:
+        out = []
+        for event, incident in told:
+            if event == "updated":
+                continue
+            for route in self.routes:
+                body = route.plugin.render([incident], at, route.links)
+                if body is not None:
+                    out.append(Outbound(f"{incident.id}/{event}/{at}/{route.name}", route.name, incident.id, at, body))
+        return tuple(out)
+
+    def _measure(self, at: int) -> None:
+        self.telemetry.set("greylag_tick_timestamp_seconds", at / 1000)
+        rows: dict[tuple[tuple[str, str], ...], float] = {}
+        info: dict[tuple[tuple[str, str], ...], float] = {}
+        for one in self.book.open():
+            key = (("fault", one.fault), ("scope", one.scope), ("state", one.state))
+            rows[key] = rows.get(key, 0) + 1
+            culprit = one.culprit
+            info[(("id", one.id), ("fault", one.fault), ("scope", one.scope),
+                  ("node", (culprit.node if culprit else None) or ""),
+                  ("device", (culprit.device if culprit else None) or ""),
+                  ("job", ",".join(one.jobs)))] = 1.0
+        self.telemetry.replace("greylag_incidents", rows)
+        self.telemetry.replace("greylag_incident_info", info)
+
+    def coverage_rows(self) -> list[dict[str, Any]]:
+        """What is known of each node and signal now: one row each."""
+        return self._coverage.rows()
+
+    def open_incidents(self) -> tuple[Incident, ...]:
+        return self.book.open()
+
+    def open_findings(self) -> tuple[Finding, ...]:
+        return self.loop.open()
+
+    def dump(self) -> dict[str, str]:
+        """What a restart needs, as opaque texts that are committed with the tick."""
+        state = {"loop": self.loop.dump(), "book": self.book.dump()}
+        if self.engine is not None:
+            state["engine"] = self.engine.dump()
+        return state
+
+    def load(self, state: Callable[[str], str | None], ledger: Sequence[tuple[Action, Outcome]] = ()) -> None:
+        """Restores what `dump` gave; `state` looks a text up by its key (None = never written).
+
+        ledger: every action row of the store, oldest first: what was begun is asked about before anything is submitted.
+        """
+        for key, part in (("loop", self.loop), ("book", self.book)):
+            text = state(key)
+            if text:
+                part.load(text)
+        text = state("engine")
+        if text and self.engine is not None:
+            self.engine.load(text, ledger)

@@ -1,0 +1,188 @@
+"""The `greylag` command. Exit status: 0 done, 1 a finding that it was asked to fail on, 2 bad input in one sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from core.errors import BadInput, GreylagError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="Finds grey failures in GPU training clusters, names the culprit, repairs it under policy.")
+policy_app = typer.Typer(no_args_is_help=True, help="Policies: what Greylag may do.")
+incidents_app = typer.Typer(no_args_is_help=True, help="Incidents of a running Greylag.")
+fleet_app = typer.Typer(no_args_is_help=True, help="The bundled emulated fleet.")
+store_app = typer.Typer(no_args_is_help=True, help="The store.")
+dashboards_app = typer.Typer(no_args_is_help=True, help="Grafana dashboards as code.")
+for name, sub in (("policy", policy_app), ("incidents", incidents_app), ("fleet", fleet_app), ("store", store_app),
+                  ("dashboards", dashboards_app)):
+    app.add_typer(sub, name=name)
+
+ConfigPath = Annotated[Path, typer.Option("-c", "--config", help="greylag.yaml")]
+OwnerUrl = Annotated[str, typer.Option("--url", help="address of the running Greylag")]
+DEFAULT_URL = "http://127.0.0.1:9470"
+
+
+@app.command()
+def demo(
+    nodes: Annotated[int, typer.Option(min=2, max=256, help="nodes in service")] = 16,
+    seed: Annotated[int, typer.Option(help="draws places and order of the faults")] = 1,
+    fault: Annotated[str | None, typer.Option(help="one fault only, or `none`")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="ends after this wall time")] = None,
+    headless: Annotated[bool, typer.Option("--headless", help="no explorer")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="the lines of `replay --json`")] = False,
+    exit_when_healed: Annotated[bool, typer.Option("--exit-when-healed", help="0 only when all is proven")] = False,
+    refuse_control: Annotated[bool, typer.Option("--refuse-control", help="the control API refuses everything")] = False,
+) -> None:
+    """An emulated fleet breaks, Greylag finds the part, repairs it and proves the recovery."""
+    from app.demo import FAULTS, DemoOptions, run_demo
+
+    if fault is not None and fault not in (*FAULTS, "none"):
+        raise BadInput("--fault", "", fault, f"allowed are: {', '.join((*FAULTS, 'none'))}")
+    options = DemoOptions(nodes, 2, seed, fault, seconds, headless, as_json, exit_when_healed, refuse_control)
+    raise typer.Exit(run_demo(options))
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    role: Annotated[str, typer.Option(help="all, owner or collector")] = "all",
+) -> None:
+    """Watches a cluster as the configuration says."""
+    from app.run import run_role
+
+    raise typer.Exit(run_role(config, role))
+
+
+@app.command()
+def check(config: ConfigPath) -> None:
+    """Checks a configuration: every file that it names is read, nothing is started."""
+    from app.run import check_config
+
+    for line in check_config(config):
+        typer.echo(line)
+
+
+@app.command()
+def replay(
+    paths: Annotated[list[str], typer.Argument(help="files or folders of a recording")],
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    inventory: Annotated[str | None, typer.Option(help="inventory.yaml")] = None,
+    policy: Annotated[str | None, typer.Option(help="a policy; its actions are simulated")] = None,
+    keep: Annotated[str | None, typer.Option(help="keeps the store in this folder")] = None,
+    fail_on: Annotated[str | None, typer.Option(help="`incident`: exit 1 when one opens")] = None,
+) -> None:
+    """Judges a recording as if it were live, in virtual time."""
+    from app.replay import ReplayOptions, replay_command
+
+    if fail_on not in (None, "incident"):
+        raise BadInput("--fail-on", "", fail_on, "allowed is: incident")
+    raise typer.Exit(replay_command(ReplayOptions(tuple(paths), inventory, policy, keep), as_json, fail_on))
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="ingest, store, detect, fleet or query")],
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Measures a part, in ratios against a named peer in the same run."""
+    from app.bench import BENCHES
+
+    if what not in BENCHES:
+        raise BadInput("bench", "", what, f"allowed are: {', '.join(BENCHES)}")
+    result = BENCHES[what]()
+    typer.echo(json.dumps({"bench": what, **result}) if as_json else "\n".join(f"{k}: {v}" for k, v in result.items()))
+
+
+@policy_app.command("lint")
+def policy_lint(path: Path, backend: Annotated[str, typer.Option(help="the backend that would act")] = "fleet") -> None:
+    """Dead ends, unreachable rules, kinds that the backend lacks; exit 1 when there is any."""
+    from app.run import lint_policy
+
+    problems = lint_policy(path, backend)
+    for problem in problems:
+        typer.echo(problem)
+    raise typer.Exit(1 if problems else 0)
+
+
+@incidents_app.command("list")
+def incidents_list(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Incidents, the newest first."""
+    from app.client import Client
+    from app.story import part
+
+    for one in Client(url).get("/api/greylag/v1/incidents", limit=100)["items"]:
+        typer.echo(json.dumps(one) if as_json else
+                   f"{one['id']}  {one['opened_at'][:19]}  {one['state']:<10} {one['fault']} on {part(one['culprit'])}, "
+                   f"{one['lost_gpu_hours']:.2f} GPU-hours lost")
+
+
+@incidents_app.command("show")
+def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL) -> None:
+    """One incident with its evidence and actions."""
+    from app.client import Client
+    from app.story import action_lines, incident_lines
+
+    answer = Client(url).get(f"/api/greylag/v1/incidents/{incident}")
+    for line in incident_lines({"event": "opened", "incident": answer["incident"]}):
+        typer.echo(line)
+    for row in answer["actions"]:
+        for line in action_lines(row):
+            typer.echo(line)
+
+
+@fleet_app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def fleet_serve(context: typer.Context) -> None:
+    """Serves an emulated fleet: its exporters, logs and control API (`-- --help` lists the options)."""
+    from fleet.server import main as serve_main
+
+    raise typer.Exit(serve_main(context.args))
+
+
+@store_app.command("stats")
+def store_stats(path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag")]) -> None:
+    """Rows, segments and bytes of a store."""
+    from app.run import stats
+
+    for key, value in stats(path).items():
+        typer.echo(f"{key}: {value}")
+
+
+@dashboards_app.command("build")
+def dashboards_build(
+    out: Annotated[Path, typer.Option(help="folder to write into")] = Path("grafana"),
+    check_only: Annotated[bool, typer.Option("--check", help="exit 1 when the folder is stale; nothing is written")] = False,
+) -> None:
+    """Writes Grafana dashboards, provisioning files and a compose file."""
+    from dashboards.build import stale, write_all
+
+    if check_only:
+        old = stale(out)
+        for name in old:
+            typer.echo(f"stale: {name}")
+        raise typer.Exit(1 if old else 0)
+    for path in write_all(out):
+        typer.echo(str(path))
+
+
+def main() -> None:
+    """Runs the command and turns errors into one sentence and an exit status."""
+    try:
+        app(standalone_mode=True)
+    except BadInput as error:
+        print(f"greylag: {error}", file=sys.stderr)
+        sys.exit(2)
+    except GreylagError as error:
+        print(f"greylag: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Writes `core/contracts.md` from the types: the only place where shapes are documented. `--check` fails when stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import typing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from core import events, inventory, protocols, reasons, signals, targets, telemetry, types, window
+from core.faults import faults
+
+HEAD = """# Contracts
+
+Generated from the types by `make contracts`; do not edit. Times are integer milliseconds since the epoch (UTC) in the
+records and RFC 3339 in JSON. Missing is NaN in arrays, None in records and null in JSON, with the key present.
+"""
+
+
+def _type_name(hint: Any) -> str:
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return hint.__name__
+    text = str(hint).replace("typing.", "").replace("collections.abc.", "")
+    for module in ("core.types.", "core.window.", "core.protocols.", "core.inventory."):
+        text = text.replace(module, "")
+    return text.replace("numpy.ndarray[tuple[Any, ...], numpy.dtype[numpy.float64]]", "float64[]").replace("|", "\\|")
+
+
+def _record(cls: type) -> list[str]:
+    out = [f"### {cls.__name__}", "", inspect.getdoc(cls) or "", "", "| field | type |", "|---|---|"]
+    hints = typing.get_type_hints(cls)
+    out += [f"| {f.name} | {_type_name(hints[f.name])} |" for f in dataclasses.fields(cls)]
+    return [*out, ""]
+
+
+def _protocol(cls: type) -> list[str]:
+    out = [f"### {cls.__name__}", "", inspect.getdoc(cls) or "", ""]
+    for name, member in vars(cls).items():
+        if inspect.isfunction(member) and (name == "__call__" or not name.startswith("_")):
+            text = " ".join((inspect.getdoc(member) or "").split())
+            out.append(f"- `{name}{_signature(member)}` {text}".rstrip())
+    return [*out, ""]
+
+
+def _signature(member: Any) -> str:
+    return str(inspect.signature(member)).replace("'", "").replace("(self, ", "(").replace("(self)", "()")
+
+
+def _module(title: str, module: ModuleType) -> list[str]:
+    out = [f"## {title}", ""]
+    for cls in vars(module).values():
+        if not isinstance(cls, type) or cls.__module__ != module.__name__:
+            continue
+        if dataclasses.is_dataclass(cls):
+            out += _record(cls)
+        elif getattr(cls, "_is_protocol", False):
+            out += _protocol(cls)
+    return out
+
+
+def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    cells = ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows]
+    return [f"## {title}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *cells, ""]
+
+
+def contracts() -> str:
+    """The whole document."""
+    out = [HEAD]
+    out += _module("Records", types)
+    out += _module("Window", window)
+    out += _module("Inventory", inventory)
+    out += _module("Protocols and plug-ins", protocols)
+    out += _table("Signals", ("signal", "unit", "what", "several series"),
+                  [(s.name, s.unit, s.help, s.combine) for s in signals.SIGNALS.values()])
+    out += _table("Faults", ("fault", "owner", "class", "what"),
+                  [(f.name, f.owner, f.klass, f.means) for f in faults().values()])
+    out += _table("Event kinds", ("kind", "fields"), [(k, ", ".join(v)) for k, v in events.KINDS.items()])
+    lists = {"Target kinds": targets.KINDS, "Scopes": targets.SCOPES, "Incident states": targets.INCIDENT_STATES,
+             "Job phases": targets.PHASES, "Action kinds": targets.ACTION_KINDS, "Outcome states": targets.OUTCOME_STATES}
+    for title, names in lists.items():
+        out += [f"## {title}", "", ", ".join(f"`{n}`" for n in names), ""]
+    for title, rows in (("Scrape reasons", reasons.SCRAPE_REASONS), ("Ingest reasons", reasons.INGEST_REASONS),
+                        ("Tolerated breaches", reasons.TOLERATED), ("Finding ends", reasons.FINDING_ENDS),
+                        ("Incident reasons", reasons.INCIDENT_REASONS), ("Action reasons", reasons.ACTION_REASONS)):
+        out += _table(title, ("reason", "meaning"), list(rows.items()))
+    out += _table("Own metrics", ("name", "type", "labels", "what"),
+                  [(n, kind, ", ".join(labels), text) for n, (kind, text, labels) in telemetry.METRICS.items()])
+    return "\n".join(out).rstrip() + "\n"
+
+
+def main(args: list[str]) -> int:
+    """Writes the document, or with --check says whether it is current."""
+    path = Path(__file__).resolve().parent.parent / "core" / "contracts.md"
+    text = contracts()
+    if "--check" in args:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            print("core/contracts.md is stale: run `make contracts`", file=sys.stderr)
+            return 1
+        return 0
+    path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

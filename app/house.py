@@ -1,0 +1,172 @@
+"""What the API asks of the owner, answered from the store, the last window and the engine. Called from several threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.page import metrics_page
+from core.clock import TICK_MS, parse_rfc3339, rfc3339
+from core.errors import BadInput
+from core.render import plain, tidy
+from core.signals import SIGNALS, unit_of
+from core.window import Window
+from pipeline import promql
+from pipeline.api import limit_of, time_of
+
+if TYPE_CHECKING:
+    from app.owner import Owner
+
+
+class OwnerHouse:
+    """Implements `pipeline.api.House` over an Owner."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        return metrics_page(self._owner.telemetry, accept)
+
+    def ready(self) -> tuple[bool, str]:
+        owner = self._owner
+        if owner.ticker.failed:
+            return False, owner.ticker.failed
+        last = owner.store.last_tick()
+        if last is None:
+            return False, "no tick has been judged yet"
+        behind = (owner.clock.now_ms() - last) / 1000
+        if behind > 4 * TICK_MS / 1000:
+            return False, f"the last tick is {behind:.0f} s old"
+        return True, f"the last tick is {behind:.0f} s old"
+
+    # --- Prometheus -------------------------------------------------------------------------------------------------
+    def prometheus(self, what: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        store, now = self._owner.store, self._owner.clock.now_ms()
+        if what == "query":
+            return promql.instant(store, str(params.get("query", "")), time_of(params, "time", now))
+        if what == "query_range":
+            start, end = time_of(params, "start", now - 3_600_000), time_of(params, "end", now)
+            return promql.range_(store, str(params.get("query", "")), start, end, _step_ms(params.get("step", "15")))
+        start, end = time_of(params, "start", now - 3_600_000), time_of(params, "end", now)
+        matches = list(params.get("match", ()))
+        if what == "series":
+            return promql.series(store, matches, start, end)
+        if what == "labels":
+            return promql.labels(store, matches, start, end)
+        return promql.label_values(store, str(params["label"]), matches, start, end)
+
+    # --- Greylag's own documents ------------------------------------------------------------------------------------
+    def read(self, what: str, params: Mapping[str, Any]) -> Any:
+        return getattr(self, f"_{what}")(params)
+
+    def _inventory(self, params: Mapping[str, Any]) -> Any:
+        return plain(self._owner.inventory)
+
+    def _policies(self, params: Mapping[str, Any]) -> Any:
+        hands = self._owner.hands
+        return {"mode": hands.policy.mode, "backend": hands.backend, "frozen": hands.engine.frozen,
+                "policy": plain(hands.policy)}
+
+    def _coverage(self, params: Mapping[str, Any]) -> Any:
+        return {"items": self._owner.brain.coverage_rows(), "next": None}
+
+    def _incidents(self, params: Mapping[str, Any]) -> Any:
+        rows = self._owner.store.incidents(since=_since(params), limit=limit_of(params))
+        return {"items": rows, "next": None}
+
+    def _incident(self, params: Mapping[str, Any]) -> Any:
+        rows = self._owner.store.incidents(id=params["id"], limit=1)
+        if not rows:
+            raise KeyError(params["id"])
+        return {"incident": rows[0], "actions": self._owner.store.actions(incident=params["id"], limit=1000)}
+
+    def _findings(self, params: Mapping[str, Any]) -> Any:
+        return {"items": self._owner.store.findings(since=_since(params), limit=limit_of(params)), "next": None}
+
+    def _actions(self, params: Mapping[str, Any]) -> Any:
+        return {"items": self._owner.store.actions(since=_since(params), limit=limit_of(params)), "next": None}
+
+    def _events(self, params: Mapping[str, Any]) -> Any:
+        now = self._owner.clock.now_ms()
+        start = time_of(params, "since", now - 86_400_000)
+        rows = self._owner.store.events(start, now + TICK_MS, (), limit_of(params))
+        return {"items": [plain(e) for e in rows], "next": None}
+
+    def _records(self, params: Mapping[str, Any]) -> Any:
+        cursor = str(params.get("cursor", "0"))
+        if not cursor.isdigit():
+            raise BadInput("cursor", "", cursor, "the number that the last answer gave as `next` is needed")
+        rows = self._owner.store.records(int(cursor), limit_of(params))
+        last = rows[-1][0] if rows else int(cursor)
+        return {"items": [json.loads(line) for _, line in rows], "next": last, "tick": self._last_tick()}
+
+    def _last_tick(self) -> str | None:
+        last = self._owner.store.last_tick()
+        return None if last is None else rfc3339(last)
+
+    def _windows(self, params: Mapping[str, Any]) -> Any:
+        window: Window | None = self._owner.last_window
+        signal = str(params.get("signal", ""))
+        if signal not in SIGNALS:
+            raise BadInput("signal", "", signal, "a canonical signal is needed (core/contracts.md lists them)")
+        if window is None:
+            return {"signal": signal, "unit": unit_of(signal), "times": [], "series": []}
+        return window_document(window, signal, params)
+
+    # --- what people do ---------------------------------------------------------------------------------------------
+    def command(self, what: str, params: Mapping[str, Any]) -> Any:
+        owner = self._owner
+        engine, now = owner.hands.engine, owner.clock.now_ms()
+        with owner.ticker.lock:
+            if what == "freeze":
+                engine.freeze()
+            elif what == "resume":
+                engine.resume()
+            elif what == "approve":
+                engine.approve(params["id"], "local", now)
+            else:
+                engine.reject(params["id"], "local", now)
+        owner.telemetry.set("greylag_frozen", float(engine.frozen))
+        return {"done": what, "frozen": engine.frozen}
+
+
+def window_document(window: Window, signal: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The last window's block of a signal, filtered by node, device, job; with the median over all its parts."""
+    block = window.block(signal)
+    wanted = {k: str(params[k]) for k in ("node", "device", "job") if params.get(k)}
+    rows = []
+    for column, target in enumerate(block.entities):
+        if all(str(getattr(target, k)) == v for k, v in wanted.items()):
+            rows.append({"target": plain(target), "values": [tidy(v) for v in block.values[:, column].tolist()]})
+    with np.errstate(all="ignore"):
+        known = ~np.isnan(block.values).all(axis=1) if block.values.size else np.zeros(len(window.times), bool)
+        median = [tidy(float(np.nanmedian(row))) if ok else None for row, ok in zip(block.values, known, strict=True)]
+    return {"signal": signal, "unit": unit_of(signal), "times": [rfc3339(int(t)) for t in window.times],
+            "median": median, "series": rows}
+
+
+def _since(params: Mapping[str, Any]) -> int | None:
+    text = params.get("since")
+    if text is None:
+        return None
+    try:
+        return parse_rfc3339(str(text).replace(" ", "+"))
+    except ValueError:
+        raise BadInput("since", "", text, "a time in RFC 3339 is needed") from None
+
+
+def _step_ms(text: Any) -> int:
+    units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    raw = str(text)
+    try:
+        return round(float(raw) * 1000)
+    except ValueError:
+        pass
+    for unit, size in units.items():
+        number = raw.removesuffix(unit)
+        if number != raw and number.isdigit():
+            return int(number) * size
+    raise BadInput("step", "", raw, "seconds or a duration such as 15s is needed")

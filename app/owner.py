@@ -1,0 +1,233 @@
+"""`greylag run --role owner`: the process that owns the store, the tick and the API. It never scrapes, parses or receives.
+
+Threads: asyncio (hand-over and API), the tick, one store writer, one for the outbox. A batch is acknowledged once the
+store has committed it; only then does the tick thread see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from app import wiring
+from app.brain import Brain
+from app.clocks import make_clock
+from app.collector import OWNER_FILE
+from app.gate import TickGate
+from app.house import OwnerHouse
+from app.outbox import OutboxThread
+from app.own_series import WORKER, OwnSeries
+from core.clock import Clock, monotonic_seconds
+from core.config import GreylagConfig, check_listen
+from core.errors import GreylagError, Refused, SourceError
+from core.telemetry import Telemetry
+from core.types import Batch
+from core.window import Window
+from core.wire import decode_batch
+from pipeline.api import create_api
+from pipeline.store.duck import DuckStore
+from pipeline.store.writer import StoreWriter
+
+LARGEST_BATCH_BYTES = 256 * 1024 * 1024
+RETRY_COMMIT_SECONDS = 1.0
+
+
+class Ticker(threading.Thread):
+    """The tick thread: takes committed batches, judges each tick once, commits it, then acts."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(name="tick", daemon=True)
+        self.owner = owner
+        self.inbox: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+        self.halt = threading.Event()
+        self.failed: str | None = None
+        self.lock = threading.Lock()
+
+    def run(self) -> None:
+        while not self.halt.is_set():
+            due = self.owner.gate.wait(self.owner.clock.now_ms(), monotonic_seconds(), 0.25)
+            if due is None:
+                continue
+            try:
+                self.judge(due)
+                self.failed = None
+            except GreylagError as error:
+                # The tick did not commit: the brain has moved on in memory, the store has not. Start again from the store.
+                self.failed = str(error)
+                print(f"greylag: tick {due} was not committed: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+
+    def _drain(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.owner.brain.feed(self.inbox.get_nowait())
+
+    def judge(self, at: int) -> None:
+        """One tick: window → findings → incidents → decisions → commit → hands → the clock goes on."""
+        owner, began = self.owner, monotonic_seconds()
+        with self.lock:
+            self._drain()
+            owner.refresh_inventory()
+            ticked = owner.brain.tick(at)
+            owner.writer.commit_tick(ticked.commit).result()
+            owner.last_window = ticked.window
+            owner.brain.carry_out(at, owner.hands.door)
+            owner.writer.submit(owner.own.batch(at))
+        owner.gate.done(at)
+        owner.telemetry.set("greylag_tick_seconds", monotonic_seconds() - began)
+        owner.outbox.wake()
+        asyncio.run_coroutine_threadsafe(owner.clock.committed(at), owner.loop)
+
+
+class Owner:
+    """All parts of the owner process. `serve` runs until SIGTERM or SIGINT."""
+
+    def __init__(self, config: GreylagConfig) -> None:
+        self.config = config
+        self.data_dir = Path(config.resolve(config.data_dir))
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.telemetry = Telemetry()
+        self.clock: Clock = make_clock(config.clock)
+        self.hands = wiring.hands(config)
+        routes, notifiers = wiring.notifiers(config)
+        self.read_inventory = wiring.inventory_reader(config)
+        self.inventory = self.read_inventory()
+        self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes)
+        self.store = DuckStore(self.data_dir / "greylag.duckdb")
+        self.writer = StoreWriter(self.store)
+        self.brain.load(self.store.state, self.store.ledger())
+        self.gate = TickGate(self.store.last_tick())
+        self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry)
+        self.ticker = Ticker(self)
+        self.last_window: Window | None = None
+        self.own = OwnSeries(self.telemetry, self.store.epoch(WORKER))
+        self.house = OwnerHouse(self)
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+
+    def refresh_inventory(self) -> None:
+        """The inventory as it is now; when it cannot be read the last one stays."""
+        try:
+            fresh = self.read_inventory()
+        except Exception as error:
+            self.telemetry.add("greylag_scrapes_total", result="inventory_failed")
+            print(f"greylag: the inventory could not be read ({error}); the last one stays", file=sys.stderr, flush=True)
+            return
+        if fresh != self.inventory:
+            self.inventory = fresh
+            self.brain.set_inventory(fresh)
+
+    def app(self) -> FastAPI:
+        """The API with the hand-over doors."""
+        app = create_api(self.house)
+        add_handover(app, self)
+        return app
+
+    def take(self, batch: Batch, result: str) -> None:
+        """A batch that the store has dealt with: new data goes to the tick, repeats only confirm."""
+        if result == "old_epoch":
+            self.telemetry.add("greylag_collector_dropped_total", worker=batch.worker, reason="old_epoch")
+            return
+        if result == "repeat_batch":
+            self.telemetry.add("greylag_collector_dropped_total", worker=batch.worker, reason="repeat_batch")
+        else:
+            self.ticker.inbox.put(batch)
+            samples = sum(len(s.values) for s in batch.scrapes)
+            self.telemetry.add("greylag_collector_samples_total", samples, worker=batch.worker)
+            for scrape in batch.scrapes:
+                self.telemetry.add("greylag_scrapes_total", result=scrape.error or "ok")
+        self.telemetry.set("greylag_collector_lag_seconds", max(0.0, (self.clock.now_ms() - batch.watermark) / 1000),
+                           worker=batch.worker)
+        self.gate.report(batch.worker, batch.watermark, monotonic_seconds())
+        self.telemetry.set("greylag_collector_workers", len(self.gate.workers(monotonic_seconds())))
+
+    def serve(self) -> int:
+        """Listens, ticks and delivers until told to stop."""
+        host, port = check_listen(self.config.file, self.config.listen)
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise Refused("address_in_use", f"cannot listen on {host}:{port} ({error.strerror})") from None
+        url = f"http://{host}:{listener.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(self.app(), log_level="warning", access_log=False, lifespan="off"))
+        asyncio.set_event_loop(self.loop)
+        self.ticker.start()
+        self.outbox.start()
+        _write_file(self.data_dir / OWNER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
+        print(f"greylag: listening on {url}", file=sys.stderr, flush=True)
+        try:
+            self.loop.run_until_complete(self._serve(server, listener))
+        finally:
+            self.close()
+        return 0
+
+    async def _serve(self, server: uvicorn.Server, listener: socket.socket) -> None:
+        lag = asyncio.create_task(self._watch_lag())
+        try:
+            await server.serve([listener])
+        finally:
+            lag.cancel()
+
+    async def _watch_lag(self) -> None:
+        while True:
+            began = monotonic_seconds()
+            await asyncio.sleep(0.5)
+            self.telemetry.set("greylag_event_loop_lag_seconds", max(0.0, monotonic_seconds() - began - 0.5))
+
+    def close(self) -> None:
+        """Ends the threads in the order in which they need each other, and closes the store."""
+        self.ticker.halt.set()
+        self.ticker.join(10)
+        self.outbox.stop()
+        self.writer.close()
+        self.store.close()
+
+
+def add_handover(app: FastAPI, owner: Owner) -> None:
+    """The collectors' doors: a new epoch, and batches."""
+
+    @app.post("/internal/v1/epoch", include_in_schema=False)
+    async def epoch(request: Request) -> JSONResponse:
+        worker = str((await request.json())["worker"])
+        granted = await asyncio.wrap_future(owner.writer.epoch(worker))
+        return JSONResponse({"epoch": granted})
+
+    @app.post("/internal/v1/batch", include_in_schema=False)
+    async def batch(request: Request) -> JSONResponse:
+        body = await request.body()
+        if len(body) > LARGEST_BATCH_BYTES:
+            return JSONResponse({"reason": "body_too_large"}, 413)
+        try:
+            one = decode_batch(body)
+        except SourceError as error:
+            return JSONResponse({"reason": error.reason, "detail": error.detail}, 400)
+        result = await asyncio.wrap_future(owner.writer.submit(one))
+        owner.take(one, result)
+        if result == "old_epoch":
+            return JSONResponse({"reason": "old_epoch"}, 409)
+        return JSONResponse({"committed": one.seq})
+
+
+def _write_file(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def run_owner(config: GreylagConfig) -> int:
+    """Runs until SIGTERM or SIGINT."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Owner(config).serve()

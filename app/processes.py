@@ -1,0 +1,79 @@
+"""Child processes of the demo and of tests: started with loopback ports, read line by line, ended by pid."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
+
+from core.errors import Unavailable
+
+
+def free_port() -> int:
+    """A loopback port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A child whose standard output can be read without blocking; its errors go to `log` or to ours."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None,
+                 log: IO[bytes] | None = None) -> None:
+        self.name = name
+        # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then ends its children in order.
+        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True)
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True, name=f"{name}-out")
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for raw in self._child.stdout:
+            self._lines.put(raw.decode(errors="replace").rstrip("\n"))
+        self._lines.put(None)
+
+    def first_line(self, timeout_seconds: float) -> str:
+        """The first line of output. Raises Unavailable when none comes in time."""
+        try:
+            line = self._lines.get(timeout=timeout_seconds)
+        except queue.Empty:
+            line = None
+        if line is None:
+            raise Unavailable(f"the {self.name} did not start within {timeout_seconds:g} s")
+        return line
+
+    def lines(self) -> Iterator[str]:
+        """The lines that have come since the last call."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if line is None:
+                return
+            yield line
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._child.poll()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def end(self, grace_seconds: float = 12.0) -> None:
+        """SIGTERM, and SIGKILL when it has not ended in time."""
+        if self._child.poll() is not None:
+            return
+        self._child.terminate()
+        try:
+            self._child.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()

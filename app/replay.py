@@ -1,0 +1,188 @@
+"""`greylag replay`: recordings through the same ingest, windows, detectors and incidents as live, in virtual time.
+
+One process, one thread, lock-step: advance → feed → tick → actions (SIMULATED) applied at that instant. Nothing of the
+output depends on the wall clock, so two replays of the same input give the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from collectors.recording import Recording
+from pipeline.store.duck import DuckStore
+from pipeline.store.sorting import DuckSorter
+from remediation.engine import Engine
+from remediation.policy import read_policy
+
+from app import wiring
+from app.brain import Brain
+from app.story import stamped
+from collectors.mapping import Mapper
+from core.clock import TICK_MS, monotonic_seconds, rfc3339, tick_at_or_after
+from core.inventory import Inventory
+from core.protocols import FrameSource, NodeView, TickCommit
+from core.render import dumps
+from core.telemetry import Telemetry
+from core.types import Action, Outcome
+
+Say = Callable[[str], None]
+BATCHES_PER_COMMIT = 40
+
+
+class RecordedWorld:
+    """Door and view of a recording: it shows the inventory, and nothing can be done to it any more."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._nodes = {n.name: NodeView(n.name, n.state) for n in inventory.nodes}
+
+    def nodes(self) -> Mapping[str, NodeView]:
+        return self._nodes
+
+    def submit(self, action: Action) -> Outcome:
+        return Outcome(action.id, "SIMULATED", "simulated", 0.0, action.at)
+
+    def poll(self, action_id: str) -> Outcome:
+        return Outcome(action_id, "SIMULATED", "simulated")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What `greylag replay` was asked for."""
+
+    paths: tuple[str, ...]
+    inventory: str | None = None
+    policy: str | None = None
+    keep: str | None = None
+    detectors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Tally:
+    """Counts what the summary says: incidents that were merged into a wider one count as none."""
+
+    def __init__(self) -> None:
+        self.findings = 0
+        self._incidents: set[str] = set()
+
+    def take(self, line: str) -> None:
+        """Counts one line of the story."""
+        if line.startswith('{"type":"finding","event":"opened"'):
+            self.findings += 1
+        elif line.startswith('{"type":"incident"'):
+            one = json.loads(line)["incident"]
+            self._incidents.add(one["id"])
+            if one["state"] == "merged":
+                self._incidents.discard(one["id"])
+
+    @property
+    def incidents(self) -> int:
+        return len(self._incidents)
+
+
+def make_brain(inventory: Inventory, policy: str | None, detectors: Mapping[str, Any]) -> tuple[Brain, RecordedWorld]:
+    """A brain for virtual time; with a policy its actions are simulated."""
+    plugins, params = wiring.detectors(detectors, "detectors")
+    world = RecordedWorld(inventory)
+    engine = None
+    if policy is not None:
+        from core.targets import ACTION_KINDS
+
+        read = dataclasses.replace(read_policy(policy), mode="observe")
+        engine = Engine(read, frozenset(ACTION_KINDS), world)
+    return Brain(plugins, params, inventory, engine, Telemetry()), world
+
+
+def run_lockstep(source: FrameSource, brain: Brain, world: RecordedWorld, span: tuple[int, int], say: Say,
+                 store: DuckStore | None = None, progress: Say | None = None) -> Tally:
+    """Ticks from span[0] to span[1] (ms, both multiples of 15 s, both judged)."""
+    tally = Tally()
+    pending: list[Any] = []
+    told = monotonic_seconds()
+    for at in range(span[0], span[1] + 1, TICK_MS):
+        for batch in source.advance(at):
+            brain.feed(batch)
+            if store is not None:
+                pending.append(batch)
+        commit = brain.tick(at).commit
+        for record in commit.records:
+            tally.take(record.line)
+            say(record.line)
+        brain.carry_out(at, world)
+        if store is not None:
+            _keep(store, pending, commit, last=at == span[1])
+        if progress is not None and monotonic_seconds() - told > 2:
+            told = monotonic_seconds()
+            done = (at - span[0]) / max(1, span[1] - span[0])
+            progress(f"replayed to {rfc3339(at)} ({done:.0%})")
+    return tally
+
+
+def _keep(store: DuckStore, pending: list[Any], commit: TickCommit, last: bool) -> None:
+    if pending and (last or len(pending) >= BATCHES_PER_COMMIT or commit.records):
+        store.append(pending)
+        pending.clear()
+    store.commit_tick(commit)
+
+
+def replay(options: ReplayOptions, say: Say, progress: Say | None = None) -> dict[str, Any]:
+    """Replays and gives the summary. `say` gets each line of the output, the summary included. Raises BadInput."""
+    everything = wiring.sources()
+    recording = Recording(
+        options.paths,
+        Mapper(everything),
+        {name: s for name, s in everything.items() if s.parse_line is not None},
+        DuckSorter,
+        options.inventory,
+    )
+    brain, world = make_brain(recording.inventory, options.policy, options.detectors)
+    store = DuckStore(Path(options.keep) / "greylag.duckdb") if options.keep else None
+    tally = Tally()
+    first, last = recording.first_at, recording.last_at
+    try:
+        if first is not None and last is not None:
+            span = (tick_at_or_after(first), tick_at_or_after(last))
+            tally = run_lockstep(recording, brain, world, span, say, store, progress)
+    finally:
+        if store is not None:
+            store.close()
+    summary = {
+        "type": "summary",
+        "samples": recording.counts.samples,
+        "events": recording.counts.events,
+        "findings": tally.findings,
+        "incidents": tally.incidents,
+        "started_at": None if first is None else rfc3339(first),
+        "ended_at": None if last is None else rfc3339(last),
+    }
+    say(dumps(summary))
+    return summary
+
+
+def replay_command(options: ReplayOptions, as_json: bool, fail_on: str | None) -> int:
+    """Prints the replay; 1 when asked to fail on an incident and one opened."""
+    quiet = not sys.stderr.isatty()
+
+    def say(line: str) -> None:
+        if as_json:
+            sys.stdout.write(line + "\n")
+            return
+        for text in stamped(json.loads(line)):
+            sys.stdout.write(text + "\n")
+
+    def progress(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    summary = replay(options, say, None if quiet else progress)
+    sys.stdout.flush()
+    return 1 if fail_on == "incident" and summary["incidents"] else 0
+
+
+def whole_story(paths: Sequence[str], **kwargs: Any) -> list[dict[str, Any]]:
+    """All records of a replay, parsed: for tests and studies."""
+    lines: list[str] = []
+    replay(ReplayOptions(tuple(paths), **kwargs), lines.append)
+    return [json.loads(line) for line in lines]

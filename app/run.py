@@ -1,0 +1,77 @@
+"""`greylag run`, `check`, `policy lint` and `store stats`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from app import wiring
+from core.config import GreylagConfig, read_config
+from core.errors import BadInput, ConfigError
+from core.plugins import load_plugins
+
+ROLES = ("all", "owner", "collector")
+
+
+def run_role(path: Path, role: str) -> int:
+    """Runs the role until SIGTERM or SIGINT. Raises BadInput."""
+    if role not in ROLES:
+        raise BadInput("--role", "", role, f"allowed are: {', '.join(ROLES)}")
+    check_config(path)
+    config = read_config(path)
+    if role == "owner":
+        from app.owner import run_owner
+
+        return run_owner(config)
+    if role == "collector":
+        from app.collector import run_collector
+
+        return run_collector(config)
+    from app.collector import OWNER_FILE
+    from app.supervisor import Child, Supervisor
+
+    (Path(config.resolve(config.data_dir)) / OWNER_FILE).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "app.cli", "run", "-c", str(path), "--role"]
+    return Supervisor([Child("owner", [*command, "owner"]), Child("collector", [*command, "collector"])]).run()
+
+
+def check_config(path: Path) -> list[str]:
+    """Reads everything that the configuration names. Raises ConfigError; else says what was found."""
+    from collectors.scrape_config import read_scrape_configs
+
+    config: GreylagConfig = read_config(path)
+    jobs = read_scrape_configs(config)
+    plugins, _ = wiring.detectors(config.detectors, config.file)
+    routes, _ = wiring.notifiers(config)
+    hands = wiring.hands(config)
+    lines = [
+        f"{path}: {len(jobs)} scrape jobs, {len(plugins)} detectors, {len(routes)} notifiers",
+        f"policy mode {hands.policy.mode}, backend {hands.backend}",
+    ]
+    if config.inventory.file:
+        lines.append(f"inventory: {len(wiring.inventory_reader(config)().nodes)} nodes")
+    return lines
+
+
+def lint_policy(path: Path, backend: str) -> list[str]:
+    """The problems of a policy with a backend. Raises ConfigError where it does not parse."""
+    from remediation.policy import lint, read_policy
+
+    backends = load_plugins("remediation.backends")
+    if backend not in backends:
+        raise ConfigError("--backend", "", backend, f"allowed are: {', '.join(backends)}")
+    return lint(read_policy(path), frozenset(backends[backend].kinds))
+
+
+def stats(path: Path) -> dict[str, Any]:
+    """What a store holds. Raises BadInput where there is none."""
+    from pipeline.store.duck import DuckStore
+
+    if not path.exists():
+        raise BadInput(str(path), "", "no such file", "the path of a greylag.duckdb is needed")
+    store = DuckStore(path)
+    try:
+        return dict(store.stats())
+    finally:
+        store.close()

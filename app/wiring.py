@@ -1,0 +1,138 @@
+"""Builds the parts from the configuration. The only place that knows which implementation stands behind which protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.brain import Brain, NotifyRoute
+from core.config import GreylagConfig
+from core.errors import ConfigError, nearest
+from core.inventory import Inventory, inventory_from, read_inventory
+from core.plugins import load_plugins
+from core.protocols import (
+    BackendPlugin,
+    ControlDoor,
+    DetectorPlugin,
+    Notifier,
+    NotifierPlugin,
+    SourcePlugin,
+    WorldView,
+)
+from core.telemetry import Telemetry
+from core.yamlfile import Node, build
+from remediation.engine import Engine
+from remediation.policy import Policy, read_policy
+
+FREEZE_FILE = "FREEZE"
+
+
+def sources() -> dict[str, SourcePlugin]:
+    """All exporters and logs that Greylag reads."""
+    return load_plugins("collectors.sources")
+
+
+def detectors(config: Mapping[str, Any], file: str) -> tuple[dict[str, DetectorPlugin], dict[str, Any]]:
+    """The detectors and their parameters. Raises ConfigError for an unknown detector or parameter."""
+    plugins: dict[str, DetectorPlugin] = load_plugins("detectors")
+    for name in config:
+        if name not in plugins:
+            where = config.where(name) if isinstance(config, Node) else file
+            raise ConfigError(where, f"detectors.{name}", "an unknown detector",
+                              f"there are: {', '.join(plugins)}{nearest(name, plugins)}")
+    params = {name: build(p.params, config.get(name) or {}, file, f"detectors.{name}") for name, p in plugins.items()}
+    return plugins, params
+
+
+def plugin_entry(plugins: Mapping[str, Any], entry: Any, file: str, path: str) -> tuple[Any, Any]:
+    """The plug-in that `entry` (a mapping with `name`) asks for, and its parameters. Raises ConfigError."""
+    where = entry.where() if isinstance(entry, Node) else file
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    if name not in plugins:
+        raise ConfigError(where, f"{path}.name", name, f"allowed are: {', '.join(plugins)}")
+    plugin = plugins[str(name)]
+    own = {k: v for k, v in entry.items() if k != "name"}
+    return plugin, build(plugin.params, own, where.rsplit(":", 1)[0], path)
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """The control door, the view of the world and the engine that uses them."""
+
+    door: ControlDoor
+    view: WorldView
+    engine: Engine
+    policy: Policy
+    backend: str
+
+
+def default_policy() -> Path:
+    """The shipped policy that only watches."""
+    from importlib.resources import files
+
+    return Path(str(files("sample_data").joinpath("policies", "observe.yaml")))
+
+
+def hands(config: GreylagConfig) -> Hands:
+    """Backend and engine as the configuration asks. Without a policy, the shipped one that only watches."""
+    backends: dict[str, BackendPlugin] = load_plugins("remediation.backends")
+    plugin, params = plugin_entry(backends, config.backend, config.file, "backend")
+    door, view = plugin.build(params)
+    path = config.resolve(config.policy) if config.policy else default_policy()
+    policy = read_policy(path)
+    freeze = Path(config.resolve(config.data_dir)) / FREEZE_FILE
+    engine = Engine(policy, frozenset(plugin.kinds), view, freeze_file_exists=freeze.exists)
+    return Hands(door, view, engine, policy, plugin.name)
+
+
+def notifiers(config: GreylagConfig) -> tuple[list[NotifyRoute], dict[str, Notifier]]:
+    """The configured notifiers by outbox name, with the links that their messages carry."""
+    plugins: dict[str, NotifierPlugin] = load_plugins("pipeline.notify")
+    links = {"external_url": config.external_url or f"http://{config.listen}",
+             "explorer_url": config.explorer_url or ""}
+    routes, doors = [], {}
+    for i, entry in enumerate(config.notify):
+        plugin, params = plugin_entry(plugins, entry, config.file, f"notify[{i}]")
+        name = f"{plugin.name}/{i}"
+        routes.append(NotifyRoute(name, plugin, links))
+        doors[name] = plugin.build(params)
+    return routes, doors
+
+
+class FleetInventory:
+    """The inventory behind a fleet's control door; parsed anew only when the answer changed."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/") + "/control/v1/inventory"
+        self._http = httpx.Client(timeout=5.0)
+        self._text = b""
+        self._known = Inventory()
+
+    def __call__(self) -> Inventory:
+        """The inventory as it is now. Raises httpx.HTTPError or ConfigError."""
+        answer = self._http.get(self._url).raise_for_status()
+        if answer.content != self._text:
+            self._known = inventory_from(answer.json(), self._url)
+            self._text = answer.content
+        return self._known
+
+
+def inventory_reader(config: GreylagConfig) -> Callable[[], Inventory]:
+    """A function that gives the inventory as it is now: from the file, the fleet's door, or none."""
+    if config.inventory.file:
+        path = config.resolve(config.inventory.file)
+        return lambda: read_inventory(path)
+    if config.inventory.fleet:
+        return FleetInventory(config.inventory.fleet)
+    return Inventory
+
+
+def brain(config: GreylagConfig, inventory: Inventory, engine: Engine | None, telemetry: Telemetry,
+          routes: list[NotifyRoute]) -> Brain:
+    """The brain with all detectors."""
+    plugins, params = detectors(config.detectors, config.file)
+    return Brain(plugins, params, inventory, engine, telemetry, routes)

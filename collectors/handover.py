@@ -1,0 +1,219 @@
+"""Hands batches to the owner, each (worker, epoch, seq) once, and tries again until the owner says it is committed.
+
+The owner grants an epoch at each start. Layouts travel with the first batch of the epoch that needs them. Between the
+worker and the owner stands a bounded queue: while the owner is away scraping goes on, and what does not fit any more is
+dropped from the old end and counted by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from core.errors import Refused, Unavailable
+from core.telemetry import Telemetry
+from core.types import Batch, Event, Layout, Scrape
+from core.wire import encode_batch
+
+EPOCH_PATH = "/internal/v1/epoch"
+BATCH_PATH = "/internal/v1/batch"
+TIMEOUT_SECONDS = 30.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
+# 40 slots (10 minutes at 15 s) or this many samples, whichever is reached first.
+MOST_ITEMS, MOST_SAMPLES = 40, 20_000_000
+REMEMBERED_MS = 600_000  # a layout unused for longer is sent again: the owner forgets it after a window (30 minutes)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one slot gave, before it has a number: layouts of all its scrapes, scrapes, events, and the watermark."""
+
+    watermark: int
+    layouts: tuple[Layout, ...] = ()
+    scrapes: tuple[Scrape, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        return sum(len(s.values) for s in self.scrapes)
+
+
+class Handover:
+    """The way to one owner. `put` never waits; `run` delivers until it is cancelled; `drained` waits for the end of it."""
+
+    def __init__(self, owner_url: str, worker: str, telemetry: Telemetry | None = None,
+                 client: httpx.AsyncClient | None = None) -> None:
+        self._owner, self._worker = owner_url.rstrip("/"), worker
+        self._telemetry = telemetry or Telemetry()
+        self._client = client or httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_SECONDS)
+        self._queue: deque[Parcel] = deque()
+        self._samples = 0
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._known: dict[str, int] = {}  # layout id → watermark at which it last was of use
+        self.epoch: int | None = None
+        self._seq = 0
+        self.committed = 0
+
+    async def aclose(self) -> None:
+        """Closes the connections. What is still queued is lost, as unacknowledged data may be."""
+        await self._client.aclose()
+
+    def put(self, parcel: Parcel) -> None:
+        """Queues a parcel; where the queue is full its oldest parcels are dropped and counted (`handover_full`)."""
+        self._queue.append(parcel)
+        self._samples += parcel.samples
+        # The head may be under way: it stays, so that its number is not used for other content.
+        while len(self._queue) > MOST_ITEMS or (self._samples > MOST_SAMPLES and len(self._queue) > 2):
+            dropped = self._queue[1]
+            del self._queue[1]
+            self._samples -= dropped.samples
+            self._count_dropped("handover_full", dropped)
+        self._idle.clear()
+        self._wake.set()
+
+    def _count_dropped(self, reason: str, parcel: Parcel) -> None:
+        lost = max(1, parcel.samples + len(parcel.events))
+        self._telemetry.add("greylag_collector_dropped_total", lost, worker=self._worker, reason=reason)
+
+    @property
+    def backlog(self) -> int:
+        """Parcels that the owner has not committed yet."""
+        return len(self._queue)
+
+    async def drained(self, timeout_seconds: float) -> bool:
+        """True once nothing is queued, False after the time-out (wall time)."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Delivers what is queued, one batch at a time, in order. Ends only by cancellation."""
+        while True:
+            if not self._queue:
+                self._idle.set()
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            await self._deliver(self._queue[0])
+            done = self._queue.popleft()
+            self._samples -= done.samples
+
+    async def _deliver(self, parcel: Parcel) -> None:
+        """Returns once the owner has committed the parcel (or refused it for good, which is counted)."""
+        wait = FIRST_RETRY_SECONDS
+        body: bytes | None = None
+        while True:
+            try:
+                if self.epoch is None:
+                    await self._register()
+                    body = None
+                if body is None:
+                    body = self._encode(parcel)
+                await self._post_batch(body)
+            except _Again:
+                body = None
+                continue
+            except Unavailable:
+                # The owner may have started anew meanwhile: what it must know goes again with the same number.
+                self._known.clear()
+                body = None
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+                continue
+            except Refused as error:
+                self._count_dropped(error.reason, parcel)
+            else:
+                self._known.update((one.id, parcel.watermark) for one in parcel.layouts)
+                self.committed = self._seq + 1
+                self._telemetry.add("greylag_collector_samples_total", parcel.samples, worker=self._worker)
+            self._seq += 1
+            return
+
+    def _encode(self, parcel: Parcel) -> bytes:
+        assert self.epoch is not None
+        oldest = parcel.watermark - REMEMBERED_MS
+        fresh = {one.id: one for one in parcel.layouts if self._known.get(one.id, oldest - 1) < oldest}
+        return encode_batch(Batch(self._worker, self.epoch, self._seq + 1, parcel.watermark, tuple(fresh.values()),
+                                  parcel.scrapes, parcel.events))
+
+    async def _register(self) -> None:
+        answer = await self._post(EPOCH_PATH, json={"worker": self._worker})
+        epoch = _json(answer).get("epoch")
+        if answer.status_code != 200 or not isinstance(epoch, int):
+            raise Unavailable(f"the owner gave no epoch (status {answer.status_code})")
+        self.epoch, self._seq = epoch, 0
+        self._known.clear()
+
+    async def _post_batch(self, body: bytes) -> None:
+        answer = await self._post(BATCH_PATH, content=body, headers={"Content-Type": "application/octet-stream"})
+        if answer.status_code == 200:
+            return
+        if answer.status_code == 409:
+            reason = _reason(answer)
+            if reason == "unknown_layout":
+                # The owner lost what it knew of this epoch: the same number goes again, with its layouts.
+                if not self._known:
+                    raise Refused(reason)
+                self._known.clear()
+            else:
+                self.epoch = None
+                await asyncio.sleep(FIRST_RETRY_SECONDS)
+            raise _Again
+        if answer.status_code in (400, 413, 422):
+            raise Refused("refused_by_owner", f"status {answer.status_code}")
+        raise Unavailable(f"status {answer.status_code}")
+
+    async def _post(self, path: str, **what: Any) -> httpx.Response:
+        try:
+            return await self._client.post(self._owner + path, **what)
+        except (httpx.HTTPError, OSError) as error:
+            raise Unavailable(f"the owner did not answer ({error})") from None
+
+
+class _Again(Exception):
+    """The batch must be made anew and sent again at once."""
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reason(answer: httpx.Response) -> str:
+    found = _json(answer)
+    inner = found.get("detail", found)
+    reason = inner.get("reason") if isinstance(inner, dict) else inner
+    return str(reason) if reason else "old_epoch"
+
+
+def parcels(watermark: int, before: int, results: Sequence[tuple[Layout, Scrape]], events: Sequence[Event],
+            most_samples: int = 500_000) -> list[Parcel]:
+    """One slot as parcels of bounded size; only the last carries the slot as its watermark, the others `before`."""
+    out: list[Parcel] = []
+    layouts: dict[str, Layout] = {}
+    scrapes: list[Scrape] = []
+    size = 0
+    for layout, scrape in results:
+        if scrapes and size + len(scrape.values) > most_samples:
+            out.append(Parcel(before, tuple(layouts.values()), tuple(scrapes)))
+            layouts, scrapes, size = {}, [], 0
+        layouts[layout.id] = layout
+        scrapes.append(scrape)
+        size += len(scrape.values)
+    out.append(Parcel(watermark, tuple(layouts.values()), tuple(scrapes), tuple(events)))
+    return out
+
+

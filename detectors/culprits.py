@@ -1,0 +1,174 @@
+"""Which rank a hang comes from: the one that is behind in a collective, by the trainer's counters or by the watchdogs.
+
+All others wait for it. Where nobody is behind, or too many are, there is no culprit: the whole job stands still, and
+what stands out is named as suspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.types import Event, Evidence, Floats, JobState, Target
+from core.window import Window
+from detectors import stats
+from detectors.hangs import Parts, Signature
+from detectors.progress import Progress
+from detectors.stats import Ints
+
+Suspects = tuple[tuple[Target, float, str], ...]
+# A watchdog line without its process group may speak of another group's collective (DESIGN §6: at most 0.8).
+BEHIND_GROUP, BEHIND_NO_GROUP, BEHIND_METRIC = 0.9, 0.8, 0.9
+SILENT, DIFFERS, WAITS_LEAST = 0.2, 0.4, 0.4
+# More suspects than this say nothing.
+FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """culprit: None = whole job. suspects: the culprit with its weight, else what stands out."""
+
+    culprit: Target | None
+    suspects: Suspects
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    at: int | None = None
+
+
+def by_counter(window: Window, progress: Progress) -> Told | None:
+    """The rank whose collective sequence number (else step) stands still behind the others'. None where that cannot be
+    told: no counters, still moving, all equal, or several equally behind."""
+    for signal in ("rank.collective_seq", "rank.step"):
+        values = window.tail(signal, 60.0)[:, progress.columns]
+        now = np.where(progress.fresh, values[-1], np.nan)
+        known = now[~np.isnan(now)]
+        if len(known) < 2:
+            continue
+        if (values.max(axis=0, initial=-np.inf) > now).any():
+            return None  # it moved within the last minute
+        still = stats.below(stats.quantile(values, 1.0) - stats.quantile(values, 0.0), 0.0)
+        if not still[~np.isnan(now)].all():
+            return None
+        levels, counts = np.unique(known, return_counts=True)
+        usual = float(levels[np.argmax(counts)])
+        behind = stats.columns_where(stats.below(now, usual - 0.5))
+        if not len(behind) or counts.max() < 0.6 * len(known):
+            if len(levels) == 1:
+                continue
+            if len(known) != 2:
+                return None
+            usual, behind = float(levels[-1]), stats.columns_where(now == levels[0])
+        lowest = behind[now[behind] == now[behind].min()]
+        if len(lowest) != 1:
+            return None
+        rank = window.of_kind("rank")[int(progress.columns[lowest[0]])]
+        seen = stats.evidence(signal, float(now[lowest[0]]), usual, f"most of the job's {len(known)} ranks")
+        return Told(rank, ((rank, BEHIND_METRIC, "seq_behind"),), "seq_behind", (seen,))
+    return None
+
+
+def by_watchdog(window: Window, job: JobState, since: int) -> Told | None:
+    """What watchdogs and flight recorders said after `since` (ms). None where they said nothing."""
+    events = [e for e in window.events_of("nccl_watchdog", "nccl_flight_recorder", since=since)
+              if e.target.job == job.id]
+    if not events:
+        return None
+    first = min(e.at for e in events)
+    ranks = {rank for e in events if (rank := _rank(e)) is not None}
+    best: tuple[int, int, int, bool, float] | None = None
+    for group, values in _by_group(events).items():
+        found = _behind(values)
+        if found is not None and (best is None or len(values) > best[0]):
+            best = len(values), found[0], found[1], group is not None, found[2]
+    count = Evidence("nccl_watchdog", "count", float(len(events)), 0.0, f"lines of {len(ranks)} ranks")
+    if best is not None:
+        reporters, rank, seq, grouped, usual = best
+        target = _target(window, job, rank, events)
+        weight = BEHIND_GROUP if grouped else BEHIND_NO_GROUP
+        seen = Evidence("rank.collective_seq", "seq", float(seq), usual, f"the other {reporters - 1} ranks' watchdogs")
+        return Told(target, ((target, weight, "watchdog_behind"),), "watchdog_behind", (seen, count), first)
+    silent = [window.of_kind("rank")[c] for c in job.ranks if window.of_kind("rank")[c].rank not in ranks]
+    suspects = tuple((t, SILENT, "logged_nothing") for t in silent) if 0 < len(silent) <= FEW and len(ranks) > 1 else ()
+    return Told(None, suspects, "watchdog_equal", (count,), first)
+
+
+def _rank(event: Event) -> int | None:
+    said = event.fields.get("rank", event.target.rank)
+    return int(said) if isinstance(said, (int, float)) and not isinstance(said, bool) else None
+
+
+def _by_group(events: list[Event]) -> Mapping[object, dict[int, int]]:
+    """By process group: each rank's newest sequence number. What it enqueued counts where all of the group say so."""
+    enqueued: dict[object, dict[int, int]] = {}
+    timed_out: dict[object, dict[int, int]] = {}
+    for event in events:
+        rank, group = _rank(event), event.fields.get("group")
+        if rank is None:
+            continue
+        for name, book in (("last_enqueued", enqueued), ("seq", timed_out)):
+            value = event.fields.get(name)
+            if isinstance(value, (int, float)):
+                ranks = book.setdefault(group, {})
+                ranks[rank] = max(ranks.get(rank, -1), int(value))
+    return {group: enqueued[group] if len(enqueued.get(group, {})) >= len(timed_out.get(group, {})) else timed_out[group]
+            for group in sorted({*enqueued, *timed_out}, key=str)}
+
+
+def _behind(values: Mapping[int, int]) -> tuple[int, int, float] | None:
+    """(rank, its number, the others' usual number) of the one rank that is behind, None where it is not one."""
+    if len(values) < 2:
+        return None
+    ordered = sorted(values.items(), key=lambda item: (item[1], item[0]))
+    (rank, lowest), (_, second) = ordered[0], ordered[1]
+    if lowest == second:
+        return None
+    return rank, lowest, float(np.median([v for _, v in ordered[1:]]))
+
+
+def _target(window: Window, job: JobState, rank: int, events: list[Event]) -> Target:
+    ranks = window.of_kind("rank")
+    for column in job.ranks:
+        if ranks[column].rank == rank:
+            return ranks[column]
+    for event in events:
+        if _rank(event) == rank and event.target.kind == "rank":
+            return event.target
+    node, device = None, None
+    if job.ranks_per_node and rank // job.ranks_per_node < len(job.nodes):
+        node, device = job.nodes[rank // job.ranks_per_node], str(rank % job.ranks_per_node)
+    return Target("rank", node, device, job=job.id, rank=rank)
+
+
+def suspects(window: Window, progress: Progress, parts: Parts, signature: Signature) -> Suspects:
+    """Ranks and GPUs that stand out in a hang without a culprit: a GPU that does nothing while the others wait, the
+    rank that waited least in its last step, ranks that report no more."""
+    out: list[tuple[Target, float, str]] = []
+    ranks = [window.of_kind("rank")[int(c)] for c in progress.columns]
+    gpus = window.of_kind("gpu")
+    by_place = {(r.node, r.device or ""): r for r in ranks if r.device is not None}
+    for column in _odd_gpus(signature.utilization, parts.gpus):
+        gpu = gpus[column]
+        out.append((by_place.get((gpu.node, gpu.device or ""), gpu), DIFFERS, "gpu_differs"))
+    waits = stats.filled(window.values("rank.comm_wait_seconds")[:, progress.columns])
+    last = waits[-1] if len(waits) else np.zeros(0)
+    middle = float(stats.median(last)) if len(last) else float("nan")
+    least = stats.columns_where(stats.below(last, 0.5 * middle))
+    if len(least) == 1 and middle > 0:
+        out.append((ranks[int(least[0])], WAITS_LEAST, "waits_least"))
+    gone = stats.columns_where(~progress.fresh)
+    if 0 < len(gone) <= FEW and len(gone) * 4 <= len(ranks):
+        out += [(ranks[int(e)], SILENT, "reports_no_more") for e in gone]
+    named: dict[str, tuple[Target, float, str]] = {}
+    for one in out:
+        named.setdefault(one[0].key, one)
+    return tuple(sorted(named.values(), key=lambda s: (-s[1], s[0].key)))
+
+
+def _odd_gpus(utilization: Floats, columns: Ints) -> list[int]:
+    odd = stats.below(utilization, 0.5)
+    busy = stats.above(utilization, 0.9)
+    if not 0 < odd.sum() <= 2 or busy.sum() < 3 * odd.sum():
+        return []
+    return [int(c) for c in columns[odd]]

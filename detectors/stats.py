@@ -1,0 +1,280 @@
+"""Statistics that detectors share: robust, blind to missing values, vectorised over entities.
+
+All arrays are float64 and NaN means missing. A statistic of nothing is NaN, never zero, and nothing here warns. Columns
+are entities and rows are ticks, as in `core.window.Block`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.signals import unit_of
+from core.types import Evidence, Floats
+from core.window import Block, Window
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+# Makes the median absolute deviation comparable with a standard deviation for normal noise.
+MAD_TO_SIGMA = 1.4826
+# A single late or bursty sample spans at most two thirds of three intervals, so three thirds are never one sample.
+PARTS = 3
+# A scrape interval longer than this is read as this: no evidence window grows beyond six minutes.
+LONGEST_INTERVAL_TICKS = 8
+
+
+def median(values: Floats, axis: int = 0) -> Floats:
+    """Median along `axis` without the missing; NaN where all are."""
+    values = np.sort(np.asarray(values, np.float64), axis=axis)  # NaN sorts last
+    values = np.moveaxis(values, axis, 0)
+    n = np.asarray((~np.isnan(values)).sum(axis=0))
+    if not len(values):
+        return np.full(values.shape[1:], np.nan)
+    low, high = np.maximum((n - 1) // 2, 0), np.maximum(n // 2, 0)
+    high = np.minimum(high, len(values) - 1)
+    a = np.take_along_axis(values, low[None], 0)[0]
+    b = np.take_along_axis(values, high[None], 0)[0]
+    return np.where(n > 0, (a + b) / 2.0, np.nan)
+
+
+def mean(values: Floats, axis: int = 0) -> Floats:
+    """Mean along `axis` without the missing; NaN where all are."""
+    values = np.asarray(values, np.float64)
+    known = ~np.isnan(values)
+    n = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
+
+
+def quantile(values: Floats, q: float) -> Floats:
+    """Quantile (0–1) along the first axis without the missing, by the nearest lower rank; NaN where all are."""
+    values = np.sort(np.asarray(values, np.float64), axis=0)
+    if not len(values):
+        return np.full(values.shape[1:], np.nan)
+    n = np.asarray((~np.isnan(values)).sum(axis=0))
+    at = np.floor(np.maximum(n - 1, 0) * q).astype(np.int64)
+    return np.where(n > 0, np.take_along_axis(values, at[None], 0)[0], np.nan)
+
+
+def count(values: Floats) -> Ints:
+    """How many values of each column are known."""
+    return np.asarray((~np.isnan(values)).sum(axis=0), np.int64)
+
+
+def highest(*arrays: Floats) -> Floats:
+    """Elementwise maximum of the known; NaN where none is."""
+    out = arrays[0]
+    for other in arrays[1:]:
+        out = np.fmax(out, other)
+    return out
+
+
+def above(values: Floats, limit: Floats | float) -> Bools:
+    """values >= limit, False where either is missing."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(values >= limit)
+
+
+def below(values: Floats, limit: Floats | float) -> Bools:
+    """values <= limit, False where either is missing."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(values <= limit)
+
+
+def ratio(a: Floats, b: Floats) -> Floats:
+    """a / b, NaN where b is zero or either is missing."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(b != 0, np.divide(a, b), np.nan))
+
+
+def filled(values: Floats) -> Floats:
+    """Each missing value replaced by the newest known one before it in its column; NaN before the first."""
+    values = np.asarray(values, np.float64)
+    if not values.size:
+        return values
+    rows = np.arange(len(values))[:, None]
+    at = np.maximum.accumulate(np.where(np.isnan(values), 0, rows), axis=0)
+    return np.take_along_axis(values, at, 0)
+
+
+def slope_per_second(values: Floats, times: Ints) -> Floats:
+    """Least-squares slope of each column in units per second; NaN with fewer than three known values."""
+    known = ~np.isnan(values)
+    n = known.sum(axis=0)
+    seconds = ((times - (times[-1] if len(times) else 0)) / 1000.0)[:, None]
+    t_mean = np.where(known, seconds, 0.0).sum(axis=0) / np.maximum(n, 1)
+    t = np.where(known, seconds - t_mean, 0.0)
+    y = np.where(known, values - mean(values), 0.0)
+    spread = (t * t).sum(axis=0)
+    return np.asarray(np.where((n >= 3) & (spread > 0), (t * y).sum(axis=0) / np.maximum(spread, 1e-12), np.nan))
+
+
+# --- evidence over time -----------------------------------------------------------------------------------------------
+def interval_ticks(block: Block, step_seconds: int) -> Ints:
+    """int[entity]: the scrape interval in ticks, rounded up, 1 where it is not known yet."""
+    seconds = np.where(np.isnan(block.interval_seconds), step_seconds, block.interval_seconds)
+    # A tenth of a tick of jitter in the learned interval must not count as another tick.
+    return np.clip(np.ceil(seconds / step_seconds - 0.1), 1, LONGEST_INTERVAL_TICKS).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """The last moments of a signal by entity. mean: over the span. low, high: the smallest and largest mean of its
+    three thirds, so a level that holds shows in `low` and a burst of one sample does not. known: ticks with a value."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+    known: Ints
+
+
+def span(values: Floats, intervals: Ints, ticks: int) -> Span:
+    """The last max(`ticks`, three intervals) rows of `values` (float64[tick, entity]) as a `Span`.
+
+    Thirds without a value are left out, but fewer than two thirds with a value give NaN for low and high.
+    """
+    n = values.shape[1]
+    out = Span(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
+    if not len(values) or not n:
+        return out
+    lengths = np.maximum(ticks, PARTS * intervals)
+    for length in np.unique(lengths):
+        columns = np.flatnonzero(lengths == length)
+        tail = values[-int(length):] if len(columns) == n else values[-int(length):, columns]
+        thirds = np.stack([mean(part) for part in np.array_split(tail, PARTS)])
+        enough = (~np.isnan(thirds)).sum(axis=0) >= PARTS - 1
+        out.mean[columns] = mean(tail)
+        out.low[columns] = np.where(enough, np.fmin.reduce(thirds), np.nan)
+        out.high[columns] = np.where(enough, np.fmax.reduce(thirds), np.nan)
+        out.known[columns] = count(tail)
+    return out
+
+
+def span_of(window: Window, signal: str, seconds: float) -> Span:
+    """The signal's last `seconds` (at least three of its intervals)."""
+    block = window.block(signal)
+    return span(block.values, interval_ticks(block, window.step_seconds), window.ticks(seconds))
+
+
+def run_start(symptom: Bools, times: Ints, gap: int) -> Ints:
+    """int64[entity]: when the newest run of `symptom` (bool[tick, entity]) began, ms; holes of up to `gap` ticks do not
+    end a run. The last time where there is no symptom at all."""
+    ticks, n = symptom.shape
+    start = np.full(n, times[-1] if len(times) else 0, np.int64)
+    since = np.zeros(n, np.int64)
+    alive = np.ones(n, bool)
+    for row in range(ticks - 1, -1, -1):
+        on = symptom[row] & alive
+        start[on] = times[row]
+        since = np.where(on, 0, since + 1)
+        alive &= since <= gap
+        if not alive.any():
+            break
+    return start
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+def codes(keys: Iterable[Hashable]) -> Ints:
+    """Equal keys get equal whole numbers, counted from 0 in order of appearance."""
+    seen: dict[Hashable, int] = {}
+    return np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """The other members of each entity's group. middle: their median, the entity itself left out. spread: the group's
+    MAD as a sigma. n: how many others are known."""
+
+    middle: Floats
+    spread: Floats
+    n: Ints
+
+
+def peers(values: Floats, groups: Ints) -> Peers:
+    """Compares float64[entity] with the rest of its group (int[entity], negative = no group)."""
+    size = len(values)
+    middle, spread = np.full(size, np.nan), np.full(size, np.nan)
+    n = np.zeros(size, np.int64)
+    order = np.argsort(groups, kind="stable")
+    bounds = np.flatnonzero(np.diff(groups[order])) + 1
+    for columns in np.split(order, bounds):
+        if not len(columns) or groups[columns[0]] < 0:
+            continue
+        _one_group(values, columns, middle, spread, n)
+    return Peers(middle, spread, n)
+
+
+def _one_group(values: Floats, columns: Ints, middle: Floats, spread: Floats, n: Ints) -> None:
+    own = values[columns]
+    known = ~np.isnan(own)
+    ordered = np.sort(own[known])
+    m = len(ordered)
+    if not m:
+        return
+    centre = float(median(ordered))
+    spread[columns] = MAD_TO_SIGMA * float(median(np.abs(ordered - centre)))
+    n[columns] = m - known
+    middle[columns[~known]] = centre
+    if m < 2:
+        return
+    # The median without one member: ranks above the member move down by one.
+    place = np.searchsorted(ordered, own[known], side="left")
+    low, high = (m - 2) // 2, (m - 1) // 2
+    a = ordered[np.where(place <= low, low + 1, low)]
+    b = ordered[np.where(place <= high, high + 1, high)]
+    middle[columns[known]] = (a + b) / 2.0
+
+
+def robust_z(values: Floats, group: Peers, floor: float) -> Floats:
+    """Deviations from the peers' median in robust sigmas; `floor` is the least sigma (the sensor's own step)."""
+    return np.asarray((values - group.middle) / np.maximum(group.spread, floor))
+
+
+# --- the part's own past ----------------------------------------------------------------------------------------------
+def own_past(window: Window, signal: str, columns: Ints, skip_ticks: int, q: float, when: Bools | None = None) -> Floats:
+    """float64[len(columns)]: the quantile `q` of each part's own past in the window, the last `skip_ticks` left out.
+
+    when: bool[tick, entity], ticks that count (None = all). NaN with fewer than 8 known ticks.
+    """
+    values = window.values(signal)
+    end = max(0, len(values) - skip_ticks)
+    past = values[:end, columns]
+    if when is not None:
+        past = np.where(when[:end, columns], past, np.nan)
+    return np.where(count(past) >= 8, quantile(past, q), np.nan)
+
+
+def long_past(window: Window, signal: str, seconds: int, columns: Ints, enough: int = 10) -> Floats:
+    """float64[len(columns)]: the baseline's median (open findings left out), NaN with fewer than `enough` minutes."""
+    base = window.baseline(signal, seconds)
+    return np.where(base.n[columns] >= enough, base.median[columns], np.nan)
+
+
+# --- evidence ---------------------------------------------------------------------------------------------------------
+def evidence(signal: str, observed: float, expected: float | None, compared_with: str,
+             text: str | None = None) -> Evidence:
+    """One piece of evidence; NaN becomes None."""
+    return Evidence(signal, unit_of(signal), _known(observed), _known(expected), compared_with, text)
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else round(float(value), 6)
+
+
+def node_jobs(window: Window) -> dict[str, str]:
+    """The job of each node; nodes that several running jobs share are left out."""
+    found: dict[str, set[str]] = {}
+    for job in window.jobs:
+        if job.running:
+            for node in job.nodes:
+                found.setdefault(node, set()).add(job.id)
+    return {node: next(iter(ids)) for node, ids in found.items() if len(ids) == 1}
+
+
+def columns_where(flags: Sequence[bool] | Bools) -> Ints:
+    """The positions of the true flags."""
+    return np.flatnonzero(np.asarray(flags)).astype(np.int64)

@@ -1,0 +1,89 @@
+"""The past of a signal: 1-minute means for up to 24 hours, kept only for signals that somebody has asked for.
+
+All 70 signals of 8,000 GPUs would be gigabytes; detectors compare a few with their own past. The first question is
+answered from the ring's half hour, and from then on the minutes are kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.types import Baseline, Floats
+
+MINUTE_MS = 60_000
+KEPT_MINUTES = 24 * 60
+Numbers = NDArray[np.int64]
+
+
+class Minutes:
+    """float64[minute, column] of one signal; minutes are named by their end (ms)."""
+
+    def __init__(self, columns: int) -> None:
+        self._ends: Numbers = np.zeros(32, np.int64)
+        self._means: Floats = np.full((32, columns), np.nan)
+        self._n = 0
+
+    def add(self, end: int, values: Floats) -> None:
+        """One more minute: values is float64[tick, column] of its ticks, all NaN = missing."""
+        if self._n and end <= self._ends[self._n - 1]:
+            return
+        if self._n == len(self._ends):
+            keep = min(self._n, KEPT_MINUTES - 1)
+            size = min(2 * self._n, 2 * KEPT_MINUTES)
+            ends, means = np.zeros(size, np.int64), np.full((size, self._means.shape[1]), np.nan)
+            ends[:keep], means[:keep] = self._ends[self._n - keep:self._n], self._means[self._n - keep:self._n]
+            self._ends, self._means, self._n = ends, means, keep
+        self._ends[self._n], self._means[self._n] = end, mean_of(values)
+        self._n += 1
+
+    def exclude(self, columns: Iterable[int], since: int) -> None:
+        """Leaves out the minutes that end after `since` (ms)."""
+        first = int(np.searchsorted(self._ends[:self._n], since, "right"))
+        if first < self._n:
+            self._means[first:self._n, list(columns)] = np.nan
+
+    def regrid(self, former: Numbers) -> None:
+        """Moves the columns: former[new column] = old column, -1 = a new part."""
+        fresh = np.full((len(self._ends), len(former)), np.nan)
+        known = former >= 0
+        fresh[:self._n, known] = self._means[:self._n, former[known]]
+        self._means = fresh
+
+    def summary(self, start: int, end: int) -> Baseline:
+        """n, median, MAD and slope per hour of the minutes with start < minute's end <= end."""
+        a = int(np.searchsorted(self._ends[:self._n], start, "right"))
+        b = int(np.searchsorted(self._ends[:self._n], end, "right"))
+        return summarise(self._ends[a:b], self._means[a:b])
+
+
+def mean_of(values: Floats) -> Floats:
+    """float64[column]: the mean of what is known, NaN where nothing is."""
+    known = ~np.isnan(values)
+    n = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(n > 0, total / np.maximum(n, 1), np.nan)
+
+
+def summarise(ends: Numbers, means: Floats) -> Baseline:
+    """Robust location and spread by column, and the least-squares slope per hour."""
+    columns = means.shape[1]
+    if not len(ends):
+        nan = np.full(columns, np.nan)
+        return Baseline(np.zeros(columns), nan, nan, nan)
+    known = ~np.isnan(means)
+    n = known.sum(axis=0).astype(np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without any minute has no median: NaN is right
+        median = np.nanmedian(means, axis=0)
+        mad = np.nanmedian(np.abs(means - median), axis=0)
+    hours = ((ends - ends[-1]) / 3_600_000.0)[:, None]
+    mean_hour = np.where(known, hours, 0.0).sum(axis=0) / np.maximum(n, 1)
+    off = np.where(known, hours - mean_hour, 0.0)
+    spread = (off * off).sum(axis=0)
+    centred = np.where(known, means - np.where(np.isnan(median), 0.0, median), 0.0)
+    slope = np.where(spread > 0, (off * centred).sum(axis=0) / np.where(spread > 0, spread, 1.0), np.nan)
+    return Baseline(n, median, mad, slope)

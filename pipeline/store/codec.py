@@ -1,0 +1,60 @@
+"""Records as JSON text and back without loss: what the store keeps of findings, incidents, actions and events.
+
+`core.render` is for people (rounded, RFC 3339); this is for the owner after a restart. NaN and infinities are kept in
+Python's own JSON spelling. Keys that an older program wrote and this one does not know are ignored on reading.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+T = TypeVar("T")
+
+
+def encode(record: Any) -> str:
+    """A dataclass of `core.types` as one line of JSON."""
+    return json.dumps(_out(record), separators=(",", ":"), ensure_ascii=False)
+
+
+def decode(cls: type[T], text: str) -> T:
+    """The record that `encode` wrote. Raises ValueError, KeyError or TypeError on anything else."""
+    made: T = _in(cls, json.loads(text))
+    return made
+
+
+def _out(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {f.name: _out(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _out(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_out(v) for v in value]
+    return value
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _in(hint: Any, value: Any) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None:
+            return None
+        return _in(next(a for a in args if a is not type(None)), value)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_in(args[0], one) for one in value)
+        return tuple(_in(a, one) for a, one in zip(args, value, strict=True))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = _hints(hint)
+        known = {f.name for f in dataclasses.fields(hint) if f.init}
+        return hint(**{k: _in(hints[k], v) for k, v in value.items() if k in known})
+    return value

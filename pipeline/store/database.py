@@ -1,0 +1,145 @@
+"""The one connection to DuckDB: write transactions one at a time, reads with a cursor of their own and a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from core.errors import GreylagError, Unavailable
+from pipeline.store.schema import connect, database_file, first_line, prepare
+
+DEADLINE_SECONDS = 10.0
+MEMORY_LIMIT = "1GB"
+THREADS = 2
+
+
+class Database:
+    """path: the database file, or the folder for `greylag.duckdb`, or None for a store in memory.
+
+    One thread writes at a time (a lock sees to it); any thread may read. A read fetches all of its answer and ends its
+    transaction. Raises BadInput where the file cannot be opened: another process holds it, it is no DuckDB file, its
+    schema is newer than this program.
+    """
+
+    def __init__(self, path: Path | str | None = None, memory_limit: str = MEMORY_LIMIT, threads: int = THREADS,
+                 deadline_seconds: float = DEADLINE_SECONDS) -> None:
+        self.file = None if path is None else database_file(Path(path))
+        self.where = "the store in memory" if self.file is None else str(self.file)
+        self.deadline_seconds = deadline_seconds
+        self._write_lock = threading.RLock()
+        self._cursor_lock = threading.Lock()
+        self._names = itertools.count()
+        self._closed = False
+        self._root = connect(self.file, memory_limit, threads)
+        try:
+            self._writer = self._root.cursor()
+            prepare(self._writer, self.where)
+        except BaseException:
+            self._root.close()
+            raise
+
+    def close(self) -> None:
+        """Writes everything into the file and lets it go. Safe to call twice."""
+        with self._write_lock, self._cursor_lock:
+            if self._closed:
+                return
+            self._closed = True
+            with contextlib.suppress(duckdb.Error):  # an open reader: the WAL keeps what is not in the file yet
+                self._writer.execute("CHECKPOINT")
+            self._writer.close()
+            self._root.close()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A write transaction: committed at the end of the block, or nothing of it is. Raises GreylagError."""
+        with self._write_lock:
+            if self._closed:
+                raise GreylagError(f"{self.where} is closed")
+            try:
+                self._writer.execute("BEGIN")
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException as error:
+                with contextlib.suppress(duckdb.Error):
+                    self._writer.execute("ROLLBACK")
+                self._rolled_back()
+                if isinstance(error, Exception) and not isinstance(error, GreylagError):
+                    raise GreylagError(f"{self.where} could not commit ({first_line(error)})") from error
+                raise
+
+    def _rolled_back(self) -> None:
+        """What is kept in memory may be ahead of the database now: subclasses read it anew."""
+
+    def insert(self, cursor: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, where: str = "") -> None:
+        """Appends an Arrow table whose columns stand in the table's order. where: a condition over `incoming`."""
+        with self.registered(cursor, rows) as name:
+            cursor.execute(f"INSERT INTO {table} SELECT * FROM {name} AS incoming {where}")
+
+    @contextlib.contextmanager
+    def registered(self, cursor: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[str]:
+        """The name under which the cursor sees an Arrow table."""
+        name = f"arrow_{next(self._names)}"
+        cursor.register(name, rows)
+        try:
+            yield name
+        finally:
+            with contextlib.suppress(duckdb.Error):
+                cursor.unregister(name)
+
+    def put(self, cursor: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, tuple[pa.DataType, Sequence[Any]]],
+            key: str | None = None) -> None:
+        """Writes rows given as columns. key: the column by which they replace older rows (None = they are appended)."""
+        rows = pa.table({name: pa.array(list(values), kind) for name, (kind, values) in columns.items()})
+        if not rows.num_rows:
+            return
+        with self.registered(cursor, rows) as name:
+            if key is not None:
+                cursor.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {name})")
+            cursor.execute(f"INSERT INTO {table} SELECT * FROM {name}")
+
+    def checkpoint(self) -> bool:
+        """Moves the write-ahead log into the file. False where a reader is open: try again later, it is never forced."""
+        with self._write_lock:
+            try:
+                self._writer.execute("CHECKPOINT")
+            except duckdb.Error:
+                return False
+            return True
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def reading(self, deadline_seconds: float | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor of this call's own. Raises Unavailable past the deadline, GreylagError for other failures."""
+        seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
+        with self._cursor_lock:
+            if self._closed:
+                raise GreylagError(f"{self.where} is closed")
+            cursor = self._root.cursor()
+        watch = threading.Timer(seconds, cursor.interrupt)
+        watch.daemon = True
+        watch.start()
+        try:
+            yield cursor
+        except duckdb.InterruptException:
+            raise Unavailable(f"the query took longer than {seconds:g} s") from None
+        except duckdb.OutOfMemoryException:
+            raise Unavailable("the query needs more memory than the store may use") from None
+        finally:
+            watch.cancel()
+            cursor.close()
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of one query. Raises Unavailable or GreylagError."""
+        try:
+            with self.reading() as cursor:
+                return cursor.execute(sql, list(parameters)).fetchall()
+        except duckdb.Error as error:
+            raise GreylagError(f"{self.where} could not answer ({first_line(error)})") from error

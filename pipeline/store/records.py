@@ -1,0 +1,183 @@
+"""The record side of the store: what a tick commits, the outbox, and their readers.
+
+Readers for people and the API give the records as `core.render` shows them; `finding_records`, `incident_records` and
+`ledger` give them back as they were committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from core.clock import rfc3339
+from core.errors import GreylagError
+from core.protocols import TickCommit
+from core.render import plain
+from core.types import Action, Finding, Incident, Outbound, Outcome
+from pipeline.store.codec import decode, encode
+from pipeline.store.database import Database
+
+LAST_TICK = "last_tick"
+TEXT, WHOLE = pa.string(), pa.int64()
+
+
+class Records(Database):
+    """Findings, incidents, the action ledger, the journal, the outbox and the state of the judgement."""
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+    def commit_tick(self, commit: TickCommit) -> None:
+        """Commits all of a tick in one transaction. Raises GreylagError when it did not commit; then nothing of it is
+        stored. A tick that is not newer than the last one is refused: nothing is judged twice."""
+        with self.transaction() as cursor:
+            row = cursor.execute("SELECT value FROM meta WHERE key = ?", [LAST_TICK]).fetchall()
+            if row and int(row[0][0]) >= commit.tick:
+                raise GreylagError(f"{self.where}: tick {commit.tick} is not newer than the last one, {row[0][0]}")
+            cursor.execute("DELETE FROM meta WHERE key = ?", [LAST_TICK])
+            cursor.execute("INSERT INTO meta VALUES (?, ?)", [LAST_TICK, str(commit.tick)])
+            self._write_findings(cursor, commit.findings)
+            self._write_incidents(cursor, commit.incidents)
+            self._write_ledger(cursor, commit)
+            self._write_outbox(cursor, commit.outbox)
+            self._write_records(cursor, commit)
+            state = dict(commit.state or {})
+            self.put(cursor, "state", {"key": (TEXT, list(state)), "text": (TEXT, list(state.values()))}, key="key")
+
+    def _write_findings(self, cursor: duckdb.DuckDBPyConnection, findings: Sequence[Finding]) -> None:
+        last = list({f.id: f for f in findings}.values())
+        self.put(cursor, "findings", {
+            "id": (TEXT, [f.id for f in last]), "detector": (TEXT, [f.detector for f in last]),
+            "fault": (TEXT, [f.fault for f in last]), "node": (TEXT, [f.target.node for f in last]),
+            "device": (TEXT, [f.target.device for f in last]), "opened_ms": (WHOLE, [f.opened_at for f in last]),
+            "updated_ms": (WHOLE, [f.updated_at for f in last]), "ended_ms": (WHOLE, [f.ended_at for f in last]),
+            "body": (TEXT, [encode(f) for f in last])}, key="id")
+
+    def _write_incidents(self, cursor: duckdb.DuckDBPyConnection, incidents: Sequence[Incident]) -> None:
+        last = list({i.id: i for i in incidents}.values())
+        self.put(cursor, "incidents", {
+            "id": (TEXT, [i.id for i in last]), "fault": (TEXT, [i.fault for i in last]),
+            "scope": (TEXT, [i.scope for i in last]), "state": (TEXT, [i.state for i in last]),
+            "node": (TEXT, [i.culprit.node if i.culprit else None for i in last]),
+            "device": (TEXT, [i.culprit.device if i.culprit else None for i in last]),
+            "opened_ms": (WHOLE, [i.opened_at for i in last]), "updated_ms": (WHOLE, [i.updated_at for i in last]),
+            "resolved_ms": (WHOLE, [i.resolved_at for i in last]), "body": (TEXT, [encode(i) for i in last])}, key="id")
+
+    def _write_ledger(self, cursor: duckdb.DuckDBPyConnection, commit: TickCommit) -> None:
+        rows = commit.actions
+        first = self._next(cursor, "ledger") if rows else 0
+        self.put(cursor, "ledger", {
+            "seq": (WHOLE, range(first, first + len(rows))), "tick_ms": (WHOLE, [commit.tick] * len(rows)),
+            "action_id": (TEXT, [a.id for a, _ in rows]), "incident": (TEXT, [a.incident for a, _ in rows]),
+            "kind": (TEXT, [a.kind for a, _ in rows]), "node": (TEXT, [a.target.node for a, _ in rows]),
+            "state": (TEXT, [o.state for _, o in rows]), "reason": (TEXT, [o.reason for _, o in rows]),
+            "action": (TEXT, [encode(a) for a, _ in rows]), "outcome": (TEXT, [encode(o) for _, o in rows])})
+
+    def _write_outbox(self, cursor: duckdb.DuckDBPyConnection, messages: Sequence[Outbound]) -> None:
+        if not messages:
+            return
+        known = {str(row[0]) for row in cursor.execute("SELECT id FROM outbox WHERE id IN (SELECT unnest(?))",
+                                                       [[m.id for m in messages]]).fetchall()}
+        new = list({m.id: m for m in messages if m.id not in known}.values())
+        first = self._next(cursor, "outbox")
+        self.put(cursor, "outbox", {
+            "seq": (WHOLE, range(first, first + len(new))), "id": (TEXT, [m.id for m in new]),
+            "notifier": (TEXT, [m.notifier for m in new]), "incident": (TEXT, [m.incident for m in new]),
+            "at_ms": (WHOLE, [m.at for m in new]), "body": (TEXT, [m.body for m in new]),
+            "result": (TEXT, [None] * len(new))})
+
+    def _write_records(self, cursor: duckdb.DuckDBPyConnection, commit: TickCommit) -> None:
+        rows = commit.records
+        first = self._next(cursor, "records") if rows else 0
+        self.put(cursor, "records", {
+            "seq": (WHOLE, range(first, first + len(rows))), "at_ms": (WHOLE, [r.at for r in rows]),
+            "type": (TEXT, [r.type for r in rows]), "line": (TEXT, [r.line for r in rows])})
+
+    @staticmethod
+    def _next(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
+        return int(cursor.execute(f"SELECT coalesce(max(seq), 0) + 1 FROM {table}").fetchall()[0][0])
+
+    def outbox_done(self, message_id: str, result: str) -> None:
+        """The message has been delivered, or refused for good: it is no longer pending. result: what became of it."""
+        with self.transaction() as cursor:
+            cursor.execute("UPDATE outbox SET result = ? WHERE id = ?", [result, message_id])
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def last_tick(self) -> int | None:
+        """The newest committed tick (ms), None before the first."""
+        rows = self.rows("SELECT value FROM meta WHERE key = ?", [LAST_TICK])
+        return int(rows[0][0]) if rows else None
+
+    def state(self, key: str) -> str | None:
+        """The text that the last tick committed under a key, None where none ever did."""
+        rows = self.rows("SELECT text FROM state WHERE key = ?", [key])
+        return str(rows[0][0]) if rows else None
+
+    def finding_records(self, open_only: bool = False, since: int | None = None, limit: int = 1000) -> list[Finding]:
+        """Findings as committed, the newest opened first. since: only those updated at or after it (ms)."""
+        where, values = _where({"updated_ms >= ?": since})
+        if open_only:
+            where += (" AND" if where else " WHERE") + " ended_ms IS NULL"
+        rows = self.rows(f"SELECT body FROM findings{where} ORDER BY opened_ms DESC, id LIMIT ?", [*values, limit])
+        return [decode(Finding, row[0]) for row in rows]
+
+    def findings(self, since: int | None = None, limit: int = 1000, open_only: bool = False) -> list[dict[str, Any]]:
+        """Findings as shown in JSON, the newest opened first."""
+        return [plain(one) for one in self.finding_records(open_only, since, limit)]
+
+    def incident_records(self, id: str | None = None, state: str | None = None, since: int | None = None,  # noqa: A002
+                         limit: int = 1000) -> list[Incident]:
+        """Incidents as committed, the newest opened first. since: only those updated at or after it (ms)."""
+        where, values = _where({"id = ?": id, "state = ?": state, "updated_ms >= ?": since})
+        rows = self.rows(f"SELECT body FROM incidents{where} ORDER BY opened_ms DESC, id LIMIT ?", [*values, limit])
+        return [decode(Incident, row[0]) for row in rows]
+
+    def incidents(self, id: str | None = None, state: str | None = None, since: int | None = None,  # noqa: A002
+                  limit: int = 1000) -> list[dict[str, Any]]:
+        """Incidents as shown in JSON, the newest opened first."""
+        return [plain(one) for one in self.incident_records(id, state, since, limit)]
+
+    def ledger(self, incident: str | None = None, since: int | None = None,
+               limit: int | None = None) -> list[tuple[Action, Outcome]]:
+        """Every row of the action ledger, oldest first: an action stands in it once for each state it went through.
+
+        since: only rows of ticks at or after it (ms). limit: the newest so many.
+        """
+        return [(decode(Action, a), decode(Outcome, o)) for _, a, o in self._ledger(incident, since, limit)]
+
+    def _ledger(self, incident: str | None, since: int | None, limit: int | None) -> list[tuple[Any, ...]]:
+        where, values = _where({"incident = ?": incident, "tick_ms >= ?": since})
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        rows = self.rows(f"SELECT tick_ms, action, outcome, seq FROM ledger{where} ORDER BY seq DESC{most}", values)
+        return [row[:3] for row in reversed(rows)]
+
+    def actions(self, incident: str | None = None, since: int | None = None, limit: int = 1000) -> list[dict[str, Any]]:
+        """The newest `limit` rows of the ledger as shown in JSON, oldest first: {at, action, outcome}; at = the tick."""
+        return [{"at": rfc3339(tick), "action": plain(decode(Action, a)), "outcome": plain(decode(Outcome, o))}
+                for tick, a, o in self._ledger(incident, since, limit)]
+
+    def records(self, after_seq: int = 0, limit: int = 1000) -> list[tuple[int, str]]:
+        """Lines of the journal after a number, in order: (number, line of JSON)."""
+        rows = self.rows("SELECT seq, line FROM records WHERE seq > ? ORDER BY seq LIMIT ?", [after_seq, limit])
+        return [(int(seq), str(line)) for seq, line in rows]
+
+    def outbox_pending(self, notifier: str | None = None, limit: int = 1000) -> list[Outbound]:
+        """Messages that are not delivered yet, in the order in which they were committed."""
+        where, values = _where({"notifier = ?": notifier})
+        where += (" AND" if where else " WHERE") + " result IS NULL"
+        rows = self.rows(f"SELECT id, notifier, incident, at_ms, body FROM outbox{where} ORDER BY seq LIMIT ?",
+                         [*values, limit])
+        return [Outbound(*row) for row in rows]
+
+    def record_stats(self) -> dict[str, Any]:
+        """Rows of each table, and the last tick."""
+        tables = ("events", "findings", "incidents", "ledger", "records", "outbox")
+        counts = self.rows("SELECT " + ", ".join(f"(SELECT count(*) FROM {t})" for t in tables))[0]
+        return {**dict(zip(tables, counts, strict=True)), "last_tick": self.last_tick()}
+
+
+def _where(conditions: dict[str, Any]) -> tuple[str, list[Any]]:
+    """` WHERE …` over the conditions whose value is not None, and the values."""
+    used = {text: value for text, value in conditions.items() if value is not None}
+    return (" WHERE " + " AND ".join(used) if used else ""), list(used.values())

@@ -1,0 +1,105 @@
+"""One command at the door: submit it, ask after it, give it up.
+
+A command that may have reached the world is asked after before it is submitted again, so that a crash or a lost answer
+repeats nothing. One that the world acknowledged and then forgot is given up, never repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.errors import Refused, Unavailable
+from core.protocols import ControlDoor, WorldView
+from core.reasons import ACTION_REASONS
+from core.types import Outcome
+from remediation.guards import BEFORE_COMMAND, Ask, World, first_reason
+from remediation.kinds import FINAL, KINDS, on_node
+from remediation.ledger import Ledger
+from remediation.policy import Limits
+from remediation.track import Current
+
+# What passes by itself: these are tried again within the deadline.
+TEMPORARY = frozenset({"target_busy", "unreachable"})
+BACK_OFF_MS = (15_000, 30_000, 60_000, 120_000)
+_FALLBACK = {"DONE": "done", "FAILED": "backend_failed", "REFUSED": "backend_refused", "RUNNING": "policy",
+             "SIMULATED": "simulated"}
+
+
+def push(at: int, current: Current, door: ControlDoor, view: WorldView, frozen: bool) -> Outcome | None:
+    """Brings the command one step further; its new outcome, or None where nothing is new. Marks `current` as tried."""
+    try:
+        outcome = _ask(at, current, door, view, frozen)
+    except Unavailable:
+        outcome = replace(current.outcome, reason="unreachable", at=at) if current.outcome.state == "PENDING" else None
+    if outcome is not None and outcome.state in FINAL:
+        return outcome
+    pending = (outcome or current.outcome).state == "PENDING"
+    if at >= current.deadline_at and not (frozen and pending):
+        if pending and (outcome or current.outcome).reason == "target_busy":  # it was never sent
+            return Outcome(current.action.id, "REFUSED", "target_busy", at=at)
+        return Outcome(current.action.id, "FAILED", "deadline_exceeded", _took(at, current), at)
+    same = outcome is not None and (outcome.state, outcome.reason) == (current.outcome.state, current.outcome.reason)
+    return None if same else outcome
+
+
+def _ask(at: int, current: Current, door: ControlDoor, view: WorldView, frozen: bool) -> Outcome | None:
+    """The world's word; PENDING while a guard holds the command back for now; None where nothing was asked."""
+    if current.outcome.state == "RUNNING":
+        told = _told(at, current, _poll(door, current))
+        if told.reason == "unknown_operation":
+            return replace(told, state="FAILED", took_seconds=_took(at, current))
+        return told
+    if current.tried:
+        told = _told(at, current, _poll(door, current))
+        if told.reason != "unknown_operation":
+            return told
+    if current.withhold is not None:
+        return Outcome(current.action.id, "REFUSED", current.withhold, at=at)
+    if frozen or at < current.next_try_at:
+        return None
+    if on_node(current.action.kind):
+        reason = _guarded(at, current, view)
+        if reason in TEMPORARY:
+            current.next_try_at = at + BACK_OFF_MS[min(current.tries, len(BACK_OFF_MS) - 1)]
+            current.tries += 1
+            return Outcome(current.action.id, "PENDING", str(reason), at=at)
+        if reason is not None:
+            return Outcome(current.action.id, "REFUSED", reason, at=at)
+    current.tried = True
+    try:
+        return _told(at, current, door.submit(current.action))
+    except Refused as refused:
+        return _told(at, current, Outcome(current.action.id, "REFUSED", refused.reason))
+
+
+def _poll(door: ControlDoor, current: Current) -> Outcome:
+    try:
+        return door.poll(current.action.id)
+    except Refused as refused:
+        return Outcome(current.action.id, "REFUSED", refused.reason)
+
+
+def _guarded(at: int, current: Current, view: WorldView) -> str | None:
+    """The guards that are asked again over the world as it is at this moment. Raises Unavailable."""
+    action = current.action
+    ask = Ask(at, action.incident, action.target.key, (action.target.node or "",), (), frozenset((action.kind,)))
+    return first_reason(ask, World(Limits(), Ledger(), view.nodes()), BEFORE_COMMAND)
+
+
+def _told(at: int, current: Current, outcome: Outcome) -> Outcome:
+    """The door's word with the action's id, a time and a reason of the closed list."""
+    state = outcome.state if outcome.state in FINAL or outcome.state == "RUNNING" else "RUNNING"
+    reason = outcome.reason if outcome.reason in ACTION_REASONS else _FALLBACK[state]
+    return Outcome(current.action.id, state, reason, max(0.0, outcome.took_seconds), outcome.at or at)
+
+
+def _took(at: int, current: Current) -> float:
+    return max(0.0, (at - current.action.at) / 1000)
+
+
+def touches(current: Current) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(nodes, jobs) that the command acts on."""
+    target = current.action.target
+    if KINDS[current.action.kind].subject == "job":
+        return (), (target.job,) if target.job else ()
+    return ((target.node,) if target.node else ()), ()

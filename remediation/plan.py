@@ -1,0 +1,99 @@
+"""From a rule's attempt and an incident to concrete steps: which part, which job, which arguments.
+
+A plan is made once, when an attempt starts, and kept: later evidence or an edited policy does not change what is under
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.types import Incident, Target
+from remediation.kinds import KINDS, NODE_PARTS, SHARED_SCOPES, commands, on_node
+from remediation.policy import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One command with its target resolved."""
+
+    kind: str
+    target: Target
+    args: Mapping[str, object]
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """steps: empty where `reason` says why there is no plan. nodes, jobs: what the steps touch."""
+
+    steps: tuple[Planned, ...] = ()
+    reason: str | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that the steps touch."""
+        return tuple(sorted({s.target.node for s in self.steps if on_node(s.kind) and s.target.node}))
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that the steps command."""
+        return tuple(sorted({s.target.job for s in self.steps if KINDS[s.kind].subject == "job" and s.target.job}))
+
+    @property
+    def commands(self) -> bool:
+        """True where a backend is asked at all."""
+        return any(commands(s.kind) for s in self.steps)
+
+
+def jobs_of(incident: Incident) -> tuple[str, ...]:
+    """The jobs that the incident slows: its own list, else the culprit's job."""
+    if incident.jobs:
+        return tuple(dict.fromkeys(incident.jobs))
+    job = incident.culprit.job if incident.culprit else None
+    return (job,) if job else ()
+
+
+def subject(incident: Incident) -> Target:
+    """What a message is about: the culprit, else the job, else the whole fleet."""
+    if incident.culprit is not None:
+        return incident.culprit
+    jobs = jobs_of(incident)
+    return Target("job", job=jobs[0]) if jobs else Target("fleet")
+
+
+def part_of(incident: Incident) -> str:
+    """The key of the part that rests during a cooldown: the culprit's, else the job's."""
+    return subject(incident).key
+
+
+def make_plan(attempt: Attempt, incident: Incident) -> Plan:
+    """The attempt's steps for this incident. reason: shared_cause or unknown_culprit where a step has no target.
+
+    Job steps come once for each job; where steps on a node cure a part that no job uses, they are left out.
+    """
+    steps: list[Planned] = []
+    jobs, touches_node = jobs_of(incident), any(on_node(s.kind) for s in attempt.do)
+    for step in attempt.do:
+        if commands(step.kind) and incident.scope in SHARED_SCOPES:
+            return Plan(reason="shared_cause")
+        targets = _targets(step.kind, incident, jobs)
+        if not targets and not (KINDS[step.kind].subject == "job" and touches_node):
+            return Plan(reason="unknown_culprit")
+        steps += [Planned(step.kind, t, step.args, step.deadline_seconds) for t in targets]
+    return Plan(tuple(steps))
+
+
+def _targets(kind: str, incident: Incident, jobs: tuple[str, ...]) -> tuple[Target, ...]:
+    culprit, what = incident.culprit, KINDS[kind].subject
+    if what == "people":
+        return (subject(incident),)
+    if what == "job":
+        return tuple(Target("job", job=job) for job in jobs)
+    if culprit is None or culprit.kind not in NODE_PARTS or not culprit.node:
+        return ()
+    if what == "node":
+        return (Target("node", culprit.node),)
+    # Only a GPU can be reset: a NIC or a rank whose GPU nobody knows is no target for it.
+    return (Target("gpu", culprit.node, culprit.device, culprit.id),) if culprit.kind == "gpu" and culprit.device else ()
