@@ -61,10 +61,10 @@ class Brain:
         self.telemetry = telemetry or Telemetry()
         self.ring = Ring(inventory)
         self.loop = DetectLoop(plugins, params, self.telemetry)
-        self.book = IncidentBook()
+        self.book = IncidentBook(telemetry=self.telemetry)
         self.engine = engine
         self.routes = tuple(routes)
-        self._coverage = Coverage(plugins)
+        self._coverage = Coverage(plugins, self.telemetry)
         self._events: list[Event] = []
         self._carried: list[tuple[Action, Outcome]] = []
         self._seen_events: set[tuple[int, str, str]] = set()

@@ -142,8 +142,7 @@ def window_document(window: Window, signal: str, params: Mapping[str, Any]) -> d
         if all(str(getattr(target, k)) == v for k, v in wanted.items()):
             rows.append({"target": plain(target), "values": [tidy(v) for v in block.values[:, column].tolist()]})
     with np.errstate(all="ignore"):
-        known = ~np.isnan(block.values).all(axis=1) if block.values.size else np.zeros(len(window.times), bool)
-        median = [tidy(float(np.nanmedian(row))) if ok else None for row, ok in zip(block.values, known, strict=True)]
+        median = [tidy(float(np.nanmedian(row))) if row.size and not np.isnan(row).all() else None for row in block.values]
     return {"signal": signal, "unit": unit_of(signal), "times": [rfc3339(int(t)) for t in window.times],
             "median": median, "series": rows}
 

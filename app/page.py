@@ -20,15 +20,16 @@ class _Adapter:
         by_name: dict[str, list[tuple[tuple[tuple[str, str], ...], float]]] = {}
         for (name, labels), value in sorted(values.items()):
             by_name.setdefault(name, []).append((labels, value))
-        for name, (kind, text, labels) in METRICS.items():
+        for name, (kind, text, names) in METRICS.items():
             rows = by_name.get(name, [])
+            family: CounterMetricFamily | GaugeMetricFamily
             if kind == "counter":
-                family: Metric = CounterMetricFamily(name.removesuffix("_total"), text, labels=labels)
+                family = CounterMetricFamily(name.removesuffix("_total"), text, labels=names)
             else:
-                family = GaugeMetricFamily(name, text, labels=labels)
+                family = GaugeMetricFamily(name, text, labels=names)
             for pairs, value in rows:
                 found = dict(pairs)
-                family.add_metric([found[label] for label in labels], value)  # type: ignore[attr-defined]
+                family.add_metric([found[label] for label in names], value)
             if rows:
                 yield family
 

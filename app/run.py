@@ -18,7 +18,6 @@ def run_role(path: Path, role: str) -> int:
     """Runs the role until SIGTERM or SIGINT. Raises BadInput."""
     if role not in ROLES:
         raise BadInput("--role", "", role, f"allowed are: {', '.join(ROLES)}")
-    check_config(path)
     config = read_config(path)
     if role == "owner":
         from app.owner import run_owner
@@ -28,6 +27,7 @@ def run_role(path: Path, role: str) -> int:
         from app.collector import run_collector
 
         return run_collector(config)
+    check_config(path)
     from app.collector import OWNER_FILE
     from app.supervisor import Child, Supervisor
 

@@ -44,7 +44,7 @@ def detectors(config: Mapping[str, Any], file: str) -> tuple[dict[str, DetectorP
             where = config.where(name) if isinstance(config, Node) else file
             raise ConfigError(where, f"detectors.{name}", "an unknown detector",
                               f"there are: {', '.join(plugins)}{nearest(name, plugins)}")
-    params = {name: build(p.params, config.get(name) or {}, file, f"detectors.{name}") for name, p in plugins.items()}
+    params: dict[str, Any] = {name: build(p.params, config.get(name) or {}, file, f"detectors.{name}") for name, p in plugins.items()}
     return plugins, params
 
 

@@ -32,6 +32,7 @@ class Known:
             self.forget()
 
     def forget(self) -> None:
+        """Starts anew, as if nothing had been read."""
         self._count = 0
         self._names.clear()
         self._by_labels.clear()

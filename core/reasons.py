@@ -23,6 +23,8 @@ INGEST_REASONS: dict[str, str] = {
     "late": "it came after its tick had been judged; it is stored, not judged",
     "repeat_batch": "the batch (worker, epoch, seq) had been committed before",
     "old_epoch": "the batch is of an epoch that a newer start of its worker has ended",
+    "unknown_layout": "the batch has a scrape whose layout was never handed over; nothing of it is stored",
+    "bad_batch": "the batch has a scrape whose values do not fit its layout; nothing of it is stored",
 }
 TOLERATED: dict[str, str] = {
     # breaches of the standards that Prometheus tolerates: stored and counted by name

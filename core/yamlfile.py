@@ -96,7 +96,7 @@ def build(cls: type[T], data: Any, file: str, path: str = "") -> T:
     where = data.where() if isinstance(data, Node) else file
     if not isinstance(data, Mapping):
         raise ConfigError(where, path, data, "a mapping is needed")
-    hints = _hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     names = {_spelled(f.name): f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in data.items():
@@ -116,7 +116,7 @@ def build(cls: type[T], data: Any, file: str, path: str = "") -> T:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     """The field types of a record; resolving them is the slow part of reading a large inventory again and again."""
     return typing.get_type_hints(cls)
 

@@ -153,6 +153,7 @@ class _Compared:
     hotter: Bools
     hotter_than_past: Bools
     far_slower: Bools
+    draws_more: Bools
 
 
 def _past(window: Window, signal: str, at_work: Bools, suspicious: Ints, skip: int, q: float) -> Floats:
@@ -169,6 +170,7 @@ def _compare(window: Window, view: _View, p: Params) -> _Compared:
     working = view.active & view.fresh
     clock_peers = stats.peers(np.where(working, view.clock.mean, np.nan), view.groups)
     temp_peers = stats.peers(np.where(working, view.temp.mean, np.nan), view.groups)
+    power_peers = stats.peers(np.where(working, view.power, np.nan), view.groups)
     hot = (stats.above(view.temp.mean, p.hot) | stats.above(view.memory_temp.mean, p.hot_memory)
            | stats.below(view.margin.mean, p.margin_near)
            | stats.above(view.temp.mean - view.slowdown_temp, -3.0))
@@ -183,6 +185,7 @@ def _compare(window: Window, view: _View, p: Params) -> _Compared:
     # A high quantile of the clock and a low one of the heat: a fault that fills half the window leaves them standing.
     past_clock = _past(window, "gpu.sm_clock_hertz", at_work, suspicious, view.skip, 0.75)
     past_temp = _past(window, "gpu.temperature_celsius", at_work, suspicious, view.skip, 0.25)
+    past_power = _past(window, "gpu.power_watts", at_work, suspicious, view.skip, 0.5)
     enough = clock_peers.n >= p.peers_min
     loss_peers = np.where(enough, 1.0 - stats.ratio(view.clock.mean, clock_peers.middle), np.nan)
     loss_past = 1.0 - stats.ratio(view.clock.mean, past_clock)
@@ -192,6 +195,10 @@ def _compare(window: Window, view: _View, p: Params) -> _Compared:
         clock_peers, temp_peers, past_clock, past_temp, loss_peers, loss_past, hot, hotter,
         stats.above(view.temp.mean - past_temp, p.hotter_than_past),
         enough & far & stats.above(loss_peers, p.clock_loss),
+        # No limit on the page: heat takes power away, so a GPU that draws more than before, and more than its peers,
+        # is held by its limit. Peers alone do not tell: those that wait for a throttled GPU draw less as well.
+        np.isnan(view.limit) & stats.above(view.power / power_peers.middle, 1.05)
+        & stats.above(view.power / past_power, 1.03),
     )
 
 
@@ -205,7 +212,7 @@ class _Word:
 
 
 def _decide(view: _View, c: _Compared, p: Params) -> _Word:
-    capped = stats.above(view.power / view.limit, p.at_cap)
+    capped = stats.above(view.power / view.limit, p.at_cap) | c.draws_more
     loss = stats.highest(c.loss_peers, c.loss_past)
     slowed = stats.above(loss, p.clock_loss_weak)
     clock_kept = stats.below(loss, p.clock_loss_weak)

@@ -72,10 +72,13 @@ def blame_part(findings: Sequence[Finding], window: Window) -> Culprit:
 
 
 def _rank_chance(finding: Finding) -> float:
-    """Watchdog lines that name no process group tell which rank is behind, not which group waits: at most 0.8."""
+    """The detector's own weight for the rank where it gave one. Else: watchdog lines that name no process group tell
+    which rank is behind, not which group waits, and count for at most 0.8."""
+    for target, weight, _ in finding.suspects:
+        if target.same_part(finding.target):
+            return min(1.0, max(0.0, weight))
     words = " ".join([finding.reason, *(e.signal for e in finding.evidence)])
-    watchdog = "watchdog" in words
-    return WATCHDOG_LIMIT if watchdog else RANK_EVIDENCE
+    return WATCHDOG_LIMIT if "watchdog" in words else RANK_EVIDENCE
 
 
 def blame_job(findings: Sequence[Finding], window: Window) -> Culprit:

@@ -351,8 +351,8 @@ class Ring:
                     feed.forget_layout(layout_id)
                 used = {int(row) for shape in feed.compiled.values() for row in shape.rows}
                 self._rows.free(feed.drop_rows([key for key, row in feed.rows.items() if row not in used]))
-            if not feed.rows and not feed.pending and feed.last_at < tick - FORGET_FEED_MS and feed.layouts \
-                    and np.isfinite(feed.last_at):
+            feed.heard = tick if feed.heard is None else feed.heard
+            if not feed.rows and not feed.pending and feed.heard < tick - FORGET_FEED_MS:
                 del self._feeds[target_id]
                 self._feed_numbers.append(feed.number)
         n = len(self._rows)

@@ -42,7 +42,7 @@ class Compiled:
 
 @dataclass(slots=True)
 class Feed:
-    """A target. rows: by (series name, labels, signal, part). rhythm: spacings by layout, ms. pending: by time."""
+    """A target. heard: the tick at which anything last came of it. rows: by (series name, labels, signal, part). rhythm: spacings by layout, ms. pending: by time."""
 
     target_id: str
     number: int
@@ -56,6 +56,7 @@ class Feed:
     last_at: float = -np.inf
     last_good: float = -np.inf
     failed: bool = False
+    heard: int | None = None
     interval: float = np.nan
     every: Numbers | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +19,15 @@ from core.types import Floats, Series
 WINDOW_MS = 60_000
 SORT_CHUNK = 20_000
 MOST_REMEMBERED = 200_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Samples in the order of a file. at: int64[n] ms. ids: int64[n], numbers of the `SeriesTable`. values: float64[n]."""
+
+    at: Ints
+    ids: Ints
+    values: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +62,35 @@ class Scan:
             self.back = max(self.back, self.last - at)
 
 
+    def add_all(self, times: Ints) -> None:
+        """Many times, int64[n], in the order of the file."""
+        if not len(times):
+            return
+        start = int(times[0]) if self.last is None else self.last
+        highest = np.maximum(np.maximum.accumulate(times), start)
+        self.back = max(self.back, int((highest - times).max()))
+        lowest = int(times.min())
+        self.first = lowest if self.first is None else min(self.first, lowest)
+        self.last = int(highest[-1])
+
+
+def frames_of(blocks: Iterable[Block]) -> Iterator[Frame]:
+    """The blocks' samples as frames, consecutive samples of one time together."""
+    held: list[Frame] = []
+    for block in blocks:
+        if not len(block.at):
+            continue
+        edges = [0, *(np.flatnonzero(np.diff(block.at)) + 1).tolist(), len(block.at)]
+        for start, end in pairwise(edges):
+            at = int(block.at[start])
+            if held and held[0].at != at:
+                yield joined(held)
+                held = []
+            held.append(Frame(at, block.ids[start:end], block.values[start:end]))
+    if held:
+        yield joined(held)
+
+
 def in_order(frames: Iterable[Frame], back: int) -> Iterator[Frame]:
     """The frames by time, equal times joined, of a stream whose times go back by at most `back` ms."""
     waiting: dict[int, list[Frame]] = {}
@@ -73,22 +112,17 @@ def joined(frames: list[Frame]) -> Frame:
     return Frame(frames[0].at, np.concatenate([f.ids for f in frames]), np.concatenate([f.values for f in frames]))
 
 
-def stage(frames: Iterable[Frame], table: SeriesTable, sorter: SampleSorter) -> None:
-    """Hands all samples of the frames to the sorter, in chunks."""
-    chunk: list[RawSample] = []
+def stage(blocks: Iterable[Block], table: SeriesTable, sorter: SampleSorter) -> None:
+    """Hands all samples of the blocks to the sorter, in chunks."""
     named: dict[int, Series] = {}
-    for frame in frames:
-        at = frame.at
-        for number, value in zip(frame.ids.tolist(), frame.values.tolist(), strict=True):
-            series = named.get(number)
-            if series is None:
-                series = named[number] = table.marked(number)
-            chunk.append(RawSample(at, series, value))
-        if len(chunk) >= SORT_CHUNK:
-            sorter.add(chunk)
-            chunk = []
-    if chunk:
-        sorter.add(chunk)
+    for block in blocks:
+        for start in range(0, len(block.at), SORT_CHUNK):
+            rows = slice(start, start + SORT_CHUNK)
+            ids = block.ids[rows].tolist()
+            for number in set(ids) - named.keys():
+                named[number] = table.marked(number)
+            sorter.add([RawSample(at, named[number], value) for at, number, value in
+                        zip(block.at[rows].tolist(), ids, block.values[rows].tolist(), strict=True)])
 
 
 def drained(sorter: SampleSorter, table: SeriesTable) -> Iterator[Frame]:

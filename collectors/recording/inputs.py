@@ -124,6 +124,8 @@ def sample_lines(path: Path) -> Iterator[list[bytes]]:
     for block in blocks(path):
         lines = (rest + block).split(b"\n")
         rest = lines.pop()
+        if b"\r" in block:
+            lines = [line.removesuffix(b"\r") for line in lines]
         number += len(lines)
         if len(rest) > LONGEST_LINE:
             raise BadInput(f"{path}:{number + 1}", "", "a line over 1 MiB", "a line may have at most 1048576 bytes")

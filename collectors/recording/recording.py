@@ -17,7 +17,7 @@ from collectors.loglines import normalise_pci
 from collectors.mapping import Mapper
 from collectors.readings import ReadingScrapes
 from collectors.recording.exposition_file import ExpositionFile
-from collectors.recording.frames import WINDOW_MS, Frame, Scan, drained, in_order, joined, stage
+from collectors.recording.frames import WINDOW_MS, Frame, Scan, drained, frames_of, in_order, joined, stage
 from collectors.recording.grouping import Grouper
 from collectors.recording.inputs import InputFile, find_inputs
 from collectors.recording.log_file import Item, LogFile, ordered, telling, times_of
@@ -100,8 +100,8 @@ class Recording:
                 wanted = {n: s for n, s in sources.items() if s.log_kind == file.kind and s.parse_line is not None}
                 logs.append(LogFile(file, wanted, frozenset(nodes)))
                 continue
-            one: SampleFile = ExpositionFile(file, {}) if file.kind in ("prom", "om") else TidyFile(file)
-            self._samples.append((one, one.scan()))
+            one: SampleFile = ExpositionFile(file) if file.kind in ("prom", "om") else TidyFile(file)
+            self._samples.append((one, one.scan(self._table)))
         scans = [log.scan() for log in logs]
         self._learn_boots()
         self._logs = list(zip(logs, scans, strict=True))
@@ -144,9 +144,9 @@ class Recording:
         for file, scan in self._samples:
             if scan.back > WINDOW_MS:
                 sorter = sorter or self._sorter_factory()
-                stage(file.frames(self._table), self._table, sorter)
+                stage(file.blocks(self._table), self._table, sorter)
                 continue
-            yield _numbered(in_order(file.frames(self._table), scan.back), number)
+            yield _numbered(in_order(frames_of(file.blocks(self._table)), scan.back), number)
             number += 1
         if sorter is not None:
             yield _numbered(drained(sorter, self._table), number)

@@ -11,7 +11,6 @@ import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 
 from collectors.exposition_grammar import read_labels
 from collectors.meaning import host_of
-from collectors.recording.frames import Frame, Scan
+from collectors.recording.frames import Block, Scan
 from collectors.recording.inputs import InputFile
 from collectors.recording.series import Ints, Labels, SeriesTable, node_label
 from core.clock import parse_rfc3339
@@ -202,27 +201,20 @@ class TidyFile:
 
     # -- the two passes --------------------------------------------------------------------------------------------
 
-    def scan(self) -> Scan:
+    def scan(self, table: SeriesTable) -> Scan:
         """The first pass: times, and boot times where the table has them."""
         found = Scan()
-        for frame in self._batches(["metric", "timestamp"]):
-            times = self._times(frame["timestamp"])
-            if not len(times):
-                continue
-            highest = np.maximum.accumulate(times)
-            if found.last is not None:
-                highest = np.maximum(highest, found.last)
-            found.back = max(found.back, int((highest - times).max()))
-            found.first = min(int(times.min()), found.first if found.first is not None else int(times.min()))
-            found.last = int(highest[-1])
+        for frame in self._batches(["metric", "timestamp", "value"]):
+            found.add_all(self._times(frame["timestamp"]))
+            self._values(frame["value"])  # what is wrong is said before anything is replayed
             if (frame["metric"].cast(pl.String) == BOOT_METRIC).any():
                 found.boots.setdefault("", set())
         if found.boots.pop("", None) is not None:
-            self._find_boots(found)
+            self._find_boots(found, table)
         return found
 
-    def _find_boots(self, found: Scan) -> None:
-        table, known = SeriesTable(), dict[str, int]()
+    def _find_boots(self, found: Scan, table: SeriesTable) -> None:
+        known: dict[str, int] = {}
         for frame in self._batches():
             boots = frame.filter(pl.col("metric").cast(pl.String) == BOOT_METRIC)
             if not len(boots):
@@ -233,26 +225,14 @@ class TidyFile:
                 if 0 < value < 1e11:
                     found.boots.setdefault(node, set()).add(round(float(value)) * 1000)
 
-    def frames(self, table: SeriesTable) -> Iterator[Frame]:
-        """The second pass: frames in the order of the file, consecutive rows of one time together; nulls left out."""
+    def blocks(self, table: SeriesTable) -> Iterator[Block]:
+        """The second pass: all samples in the order of the file, nulls left out."""
         known: dict[str, int] = {}
-        held: Frame | None = None
         for frame in self._batches():
             present = frame.filter(pl.col("value").is_not_null())
-            if not len(present):
-                continue
-            times, values = self._times(present["timestamp"]), self._values(present["value"])
-            ids = self._numbers(present, table, known)
-            edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), len(times)]
-            for start, end in pairwise(edges):
-                one = Frame(int(times[start]), ids[start:end], values[start:end])
-                if held is not None and held.at == one.at:
-                    one = Frame(one.at, np.concatenate([held.ids, one.ids]), np.concatenate([held.values, one.values]))
-                elif held is not None:
-                    yield held
-                held = one
-        if held is not None:
-            yield held
+            if len(present):
+                values = self._values(present["value"])
+                yield Block(self._times(present["timestamp"]), self._numbers(present, table, known), values)
 
 
 def _unit(size: float, whole: bool) -> float:

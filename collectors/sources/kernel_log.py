@@ -24,7 +24,7 @@ SAME_KILL_MS = 10_000  # "Kill process 456 …" of old kernels is followed by "K
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})(?: GPU-I:(\d+))?\): (\d+)(?:, *(.*))?")
-_WHO = re.compile(r"(?:pid=(?:'[^']*'|[^,]*), *)?(?:name=(?:'[^']*'|[^,]*)(?:, *|$))?")
+_WHO = re.compile(r"(?:pid=(?:'[^']*'|[^,]*)(?:, *|$))?(?:name=(?:'[^']*'|[^,]*)(?:, *|$))?")
 _FATALITY = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _GPU_UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({_ADDRESS}): (GPU-[0-9a-fA-F-]+)")
 _GPU_NAMED = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?({_ADDRESS})")

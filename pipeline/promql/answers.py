@@ -42,7 +42,7 @@ def instant(store: Store, query: str, at: int) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         what = parse(query)
         if isinstance(what, Scalar):
-            return {"resultType": "scalar", "result": [seconds(at), number(what.value)]}
+            return {"resultType": "scalar", "result": [seconds(at), number(what.value, exponents=False)]}
         found = evaluate(store, what, np.array([at], np.int64))
         rows = [{"metric": metric(p.series), "value": [seconds(at), number(float(p.values[0]))]} for p in found]
         return {"resultType": "vector", "result": rows}

@@ -6,8 +6,11 @@ import math
 from decimal import Decimal
 
 
-def number(value: float) -> str:
-    """The shortest decimal text that reads back as `value`: `NaN`, `+Inf`, `-Inf`; an exponent below 1e-6 and from 1e21."""
+def number(value: float, exponents: bool = True) -> str:
+    """The shortest decimal text that reads back as `value`: `NaN`, `+Inf`, `-Inf`; an exponent below 1e-6 and from 1e21.
+
+    exponents: False for the one place where Prometheus writes all digits, the answer that is a scalar.
+    """
     if value != value:  # noqa: PLR0124 - the fastest test for NaN: a range has a million of these
         return "NaN"
     size = abs(value)
@@ -16,7 +19,7 @@ def number(value: float) -> str:
     if size == math.inf:
         return "+Inf" if value > 0 else "-Inf"
     text = repr(value)
-    if size < 1e-6 or size >= 1e21:
+    if exponents and (size < 1e-6 or size >= 1e21):
         return text.replace(".0e", "e")
     if "e" in text:
         return format(Decimal(text), "f")

@@ -113,18 +113,30 @@ class Catalogue:
 
     def _add(self, series_id: int, series: Series) -> int:
         # Equal label pairs are kept once: a fleet repeats its few hundred pairs in each of its series.
-        labels = tuple(self._pairs.setdefault(pair, pair) for pair in series.labels)
+        keep = self._pairs.setdefault
+        labels = tuple([keep(pair, pair) for pair in series.labels])
         one = Series(series.name, labels, series.type)
-        while len(self.series) <= series_id:
-            self.series.append(None)
+        if len(self.series) <= series_id:
+            self.series.extend([None] * (series_id + 1 - len(self.series)))
         self.series[series_id] = one
         self.next_id = max(self.next_id, series_id + 1)
         self._grow(series_id + 1)
         self._ids[(one.name, labels)] = series_id
         self._all.append(series_id)
-        for key, value in ((METRIC, one.name), *labels):
-            self._postings.setdefault(key, {}).setdefault(value, array("I")).append(series_id)
+        self._post(METRIC, one.name, series_id)
+        for key, value in labels:
+            self._post(key, value, series_id)
         return series_id
+
+    def _post(self, key: str, value: str, series_id: int) -> None:
+        by_value = self._postings.get(key)
+        if by_value is None:
+            by_value = self._postings[key] = {}
+        ids = by_value.get(value)
+        if ids is None:
+            by_value[value] = array("I", (series_id,))
+        else:
+            ids.append(series_id)
 
     def _grow(self, size: int) -> None:
         have = len(self.last_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from core.derive import STALE_NAN, absent
-from core.errors import GreylagError, Refused
+from core.errors import ConfigError, GreylagError, Refused
 from core.protocols import Matcher, SeriesSamples
 from core.types import Batch, Event, Floats, Layout, Series, SignalRef
 from pipeline.store.catalogue import METRIC, NEVER, Catalogue, Ids, KnownLayout, unique_rows
@@ -31,6 +32,16 @@ ANSWER_TRIES = 3
 DAY_MS = 86_400_000
 # Windows look back 7 days for events, so events stay at least so long whatever the retention of samples is.
 EVENTS_KEPT_MS = 7 * DAY_MS
+UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS, "y": 365 * DAY_MS}
+
+
+def retention_ms(text: str, where: str = "greylag.yaml") -> int:
+    """`retention.raw` as ms: a whole number and m, h, d, w or y, at least 1h. Raises ConfigError."""
+    found = re.fullmatch(r"(\d{1,6})([mhdwy])", text)
+    span = int(found[1]) * UNITS_MS[found[2]] if found else 0
+    if span < UNITS_MS["h"]:
+        raise ConfigError(where, "retention.raw", text, "a duration of at least 1h is needed, such as 15d")
+    return span
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from pipeline.store.ingest import HOUR_MS
 from pipeline.store.schema import SAMPLE_COLUMNS
 
 FOLDER = "segments"
-# Two row groups of DuckDB's own size: fine enough to skip by series id, coarse enough to compress (performance.md §4).
+# DuckDB's own row group: fine enough to skip by series id, coarse enough to compress (performance.md §4).
 ROW_GROUP_ROWS = 122_880
 SEAL_GRACE_MS = 600_000  # samples this late still find their hour open
 PREFIX = "samples_"

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
+
 from collectors.discovery import Discovery, make_target
 from collectors.fetch import HttpFetch
 from collectors.scrape_config import FileSd, HttpSd, ScrapeConfig, StaticGroup
-
 from core.errors import ConfigError
 from tests.collect.doors import reply, serve
 

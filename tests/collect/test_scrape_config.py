@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from collectors.scrape_config import parse_duration_ms, parse_size, read_scrape_configs
 
+from collectors.scrape_config import parse_duration_ms, parse_size, read_scrape_configs
 from core.config import read_config
 from core.errors import ConfigError
 

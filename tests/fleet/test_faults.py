@@ -202,7 +202,7 @@ def test_place_and_size_come_from_the_seed():
         return planted.culprit.node, planted.culprit.device, planted.severity
 
     assert place(3) == place(3)
-    assert len({place(s)[:2] for s in range(12)}) > 4
+    assert len({place(s)[:2] for s in range(6)}) > 2
 
 
 @pytest.mark.parametrize(("name", "target"), [

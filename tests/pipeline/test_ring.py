@@ -287,6 +287,37 @@ def test_parts_that_are_long_gone_are_dropped() -> None:
     assert int(ring._rows.alive.sum()) == 1
 
 
+def test_pages_of_one_target_in_turn() -> None:
+    """Two pages of one target at their own offsets both give gauges and rates."""
+    other = Target("gpu", "n1", "1", "GPU-b")
+    a, b = layout([(ENERGY, GPU, True), (TEMP, GPU, False)]), layout([(ENERGY, other, True), (TEMP, other, False)])
+    ring = Ring(Inventory())
+    for i in range(6):
+        ring.feed(batch(scrape(a, tick(i) - 9000, 15 * i, 50), scrape(b, tick(i) - 1000, 30 * i, 60), layouts=[a, b]))
+        seen = ring.window(tick(i))
+    np.testing.assert_allclose(seen.last(ENERGY), [1, 2])
+    np.testing.assert_allclose(seen.last(TEMP), [50, 60])
+
+
+@pytest.mark.parametrize(("raw", "loss", "nonfinite"), [
+    (2.5, 2.5, 0), (NAN, NAN, 1), (float("inf"), NAN, 1), (STALE_NAN, NAN, NAN),
+], ids=["finite", "nan", "inf", "absent"])
+def test_a_loss_that_is_not_finite(raw: float, loss: float, nonfinite: float) -> None:
+    """A NaN loss is evidence, an absent one is not."""
+    rank, ring = Target("rank", "n1", "0", job="j", rank=0), Ring(Inventory())
+    one = layout([("rank.loss", rank, False), ("rank.loss_nonfinite", rank, False), ("rank.step", rank, False)])
+    ring.feed(batch(scrape(one, T0, raw, raw, 1), layouts=[one]))
+    seen = ring.window(T0)
+    np.testing.assert_equal([seen.last("rank.loss")[0], seen.last("rank.loss_nonfinite")[0]], [loss, nonfinite])
+
+
+def test_signals_of_another_kind_are_left_out() -> None:
+    """A layout that gives a node's signal to a GPU does not stop the tick."""
+    one, ring = layout([("node.load1", GPU, False), (TEMP, GPU, False)]), Ring(Inventory())
+    ring.feed(batch(scrape(one, T0, 1, 2), layouts=[one]))
+    assert sorted(ring.window(T0).blocks) == [TEMP]
+
+
 def test_silence() -> None:
     """A node of which nothing comes is silent; one whose other input goes on is not."""
     node = layout([("node.load1", Target("node", "n1"), False)], "n1:9100")

@@ -1,0 +1,119 @@
+"""Batches reach the owner once each, in order, whatever the owner does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from collectors.handover import MOST_ITEMS, REMEMBERED_MS, Handover, Parcel, parcels
+from core.telemetry import Telemetry
+from core.types import Layout, Scrape, Series
+from tests.collect.doors import FakeOwner, serve
+
+LAYOUTS = {name: Layout(name, name, (Series("up", ()),), ()) for name in "abc"}
+
+
+def parcel(watermark, *names):
+    """A parcel with one scrape of each named layout."""
+    scrapes = tuple(Scrape(n, n, watermark, np.array([1.0])) for n in names)
+    return Parcel(watermark, tuple(LAYOUTS[n] for n in names), scrapes)
+
+
+def deliver(owner, *lots, telemetry=None):
+    """Hands the parcels over and waits until nothing is left."""
+
+    async def act():
+        async with serve(owner) as url:
+            handover = Handover(url, "w", telemetry)
+            sender = asyncio.create_task(handover.run())
+            for one in lots:
+                handover.put(one)
+            assert await handover.drained(10.0)
+            sender.cancel()
+            await handover.aclose()
+            return handover
+
+    return asyncio.run(act())
+
+
+def test_batches_are_numbered_and_layouts_sent_once():
+    """Seq counts from 1 within the epoch; a layout travels with the first batch that needs it."""
+    owner = FakeOwner()
+    deliver(owner, parcel(15, "a"), parcel(30, "a", "b"), parcel(45))
+    assert [(b.worker, b.epoch, b.seq, b.watermark) for b in owner.batches] == [
+        ("w", 1, 1, 15), ("w", 1, 2, 30), ("w", 1, 3, 45)]
+    assert [[one.id for one in b.layouts] for b in owner.batches] == [["a"], ["b"], []]
+    assert [len(b.scrapes) for b in owner.batches] == [1, 2, 0]
+
+
+def test_a_batch_is_tried_again_under_its_own_number():
+    """After an error the same (worker, epoch, seq) goes again, with its layouts: the owner may be a new one."""
+    owner = FakeOwner(("503 Busy", {}), ("500 Oh", {}))
+    deliver(owner, parcel(15, "a"), parcel(30, "a"))
+    assert owner.tried == [(1, 1), (1, 1), (1, 1), (1, 2)]
+    assert [one.id for one in owner.batches[0].layouts] == ["a"]
+
+
+def test_layouts_go_again_after_the_owner_was_away():
+    """A layout that was known is sent again once the owner has not answered."""
+    owner = FakeOwner(("200 OK", {"committed": 1}), ("503 Busy", {}))
+    deliver(owner, parcel(15, "a"), parcel(30, "a"))
+    assert [one.id for one in owner.batches[0].layouts] == ["a"]
+
+
+def test_an_old_epoch_registers_anew():
+    """409 old_epoch: a new epoch is asked for, numbers start again, layouts are sent again."""
+    owner = FakeOwner(("200 OK", {"committed": 1}), ("409 Conflict", {"reason": "old_epoch"}))
+    deliver(owner, parcel(15, "a"), parcel(30, "a"))
+    assert owner.tried == [(1, 1), (1, 2), (2, 1)]
+    assert [one.id for one in owner.batches[0].layouts] == ["a"]
+
+
+def test_unknown_layouts_are_sent_again():
+    """409 unknown_layout: the same number goes again with all its layouts."""
+    owner = FakeOwner(("200 OK", {"committed": 1}), ("409 Conflict", {"reason": "unknown_layout"}))
+    deliver(owner, parcel(15, "a"), parcel(30, "a"))
+    assert owner.tried == [(1, 1), (1, 2), (1, 2)]
+    assert [one.id for one in owner.batches[0].layouts] == ["a"]
+
+
+def test_a_layout_unused_for_long_is_sent_again():
+    """The owner forgets what it has not seen for a window."""
+    owner = FakeOwner()
+    later = 15 + REMEMBERED_MS + 15
+    deliver(owner, parcel(15, "a", "b"), parcel(30, "b"), parcel(later, "a", "b"))
+    assert [one.id for one in owner.batches[2].layouts] == ["a"]
+
+
+def test_a_refused_batch_is_dropped_and_counted():
+    """What the owner refuses for good is counted by name, and the next batch follows."""
+    telemetry = Telemetry()
+    owner = FakeOwner(("400 Bad", {"reason": "bad_syntax"}))
+    deliver(owner, parcel(15, "a"), parcel(30, "a"), telemetry=telemetry)
+    assert [b.watermark for b in owner.batches] == [30]
+    assert [one.id for one in owner.batches[0].layouts] == ["a"]
+    assert telemetry.get("greylag_collector_dropped_total", worker="w", reason="refused_by_owner") == 1
+
+
+def test_the_queue_is_bounded():
+    """While the owner is away the oldest parcels but the one under way are dropped and counted."""
+    telemetry = Telemetry()
+
+    async def act():
+        handover = Handover("http://127.0.0.1:1", "w", telemetry)
+        for i in range(MOST_ITEMS + 5):
+            handover.put(parcel(i, "a"))
+        backlog = handover.backlog
+        await handover.aclose()
+        return backlog
+
+    assert asyncio.run(act()) == MOST_ITEMS
+    assert telemetry.get("greylag_collector_dropped_total", worker="w", reason="handover_full") == 5
+
+
+def test_a_large_slot_travels_in_pieces():
+    """Only the last piece says that the slot is complete."""
+    rows = [(LAYOUTS[n], Scrape(n, n, 30, np.ones(3))) for n in "abc"]
+    pieces = parcels(30, 15, rows, [], most_samples=6)
+    assert [(p.watermark, p.samples, len(p.layouts)) for p in pieces] == [(15, 6, 2), (30, 3, 1)]
