@@ -356,7 +356,7 @@ class LogReader:
     """Reads one log line by line and dates what has no time of its own.
 
     sources: the log's, asked in the order of their names; the first that says something is heard. A line without a time
-    comes `elapsed_seconds` after the last line that told of passed time, and never before the newest line.
+    comes `elapsed_seconds` after the last line that told of a step or of passed time, and never before the newest line.
     """
 
     sources: Mapping[str, SourcePlugin]
@@ -395,7 +395,7 @@ class LogReader:
             base = self._told if self._told is not None else self.anchor.start
             at = max(clock, base + round(said.elapsed_seconds * 1000)) if said.elapsed_seconds else clock
         self.clock = at if self.clock is None or said.at is None else max(self.clock, at)
-        if said.elapsed_seconds:
+        if said.elapsed_seconds or said.readings:
             self._told = at
         return at, said if said.at is not None else _moved(said, at)
 

@@ -59,8 +59,9 @@ class Mapper:
         chosen: list[tuple[int, SignalRef]] = []
         votes: Counter[str] = Counter()
         added: set[tuple[str, str, str, tuple[tuple[str, str], ...]]] = set()
+        sensors = _sensor_names(series)
         for index, one in enumerate(series):
-            found = self._meaning(one, target)
+            found = self._meaning(_named_sensor(one, sensors) if sensors else one, target)
             if found is None:
                 continue
             name, ref = found
@@ -105,3 +106,17 @@ class Mapper:
         out = values.copy()
         out[blanks] = STALE_NAN
         return out
+
+
+def _sensor_names(series: Sequence[Series]) -> dict[tuple[str, str], str]:
+    """(chip, sensor) → what the board calls it. node_exporter tells it in a series of its own (`temp3` says nothing)."""
+    return {(one.label("chip"), one.label("sensor")): one.label("label")
+            for one in series if one.name == "node_hwmon_sensor_label"}
+
+
+def _named_sensor(one: Series, names: Mapping[tuple[str, str], str]) -> Series:
+    """A hwmon temperature with the sensor's name as its label `label`, for the source to look at."""
+    if one.name != "node_hwmon_temp_celsius":
+        return one
+    name = names.get((one.label("chip"), one.label("sensor")))
+    return one if name is None else replace(one, labels=(*one.labels, ("label", name)))

@@ -60,15 +60,14 @@ class ExpositionFile:
         to_ms = _om_time if self.file.kind == "om" else milliseconds
         prefixes: dict[bytes, int] = {}
         find = prefixes.get
-        above, inside = 0, False
-        last_text, last = b"none", 0
-        for lines in sample_lines(self.file.path):
+        above, last_text, last = 0, b"none", 0
+        for lines in sample_lines(self.file):
             times: list[int] = []
             ids: list[int] = []
             texts: list[bytes] = []
             for raw in lines:
                 parts = raw.rsplit(b" ", 2)
-                known = find(parts[0]) if len(parts) == 3 and not inside else None
+                known = find(parts[0]) if len(parts) == 3 else None
                 if known is not None:
                     at = last if parts[2] == last_text else to_ms(parts[2])
                     if at is not None:
@@ -79,9 +78,7 @@ class ExpositionFile:
                         continue
                 sample = self._read(parser, raw, lines, above)
                 if sample is None or sample.at is None:
-                    inside = bool(raw.strip()) and not raw.lstrip().startswith(b"#")
                     continue
-                inside = False
                 times.append(sample.at)
                 ids.append(table.number(sample.name, sample.labels, sample.type, self.file.subject))
                 texts.append(repr(sample.value).encode())
@@ -91,7 +88,7 @@ class ExpositionFile:
                     prefixes[parts[0]] = ids[-1]
             yield self._block(times, ids, texts, lines, above)
             above += len(lines)
-        self._finish(parser, above)
+        self.tolerated = dict(parser.tolerated)
 
     def _block(self, times: list[int], ids: list[int], texts: list[bytes], lines: list[bytes], above: int) -> Block:
         """The columns; BadInput naming the line of a value that is no number."""
@@ -112,13 +109,6 @@ class ExpositionFile:
         if sample is not None and sample.at is None:
             raise self._bad(above + lines.index(raw) + 1, raw, NEEDS_TIME)
         return sample
-
-    def _finish(self, parser: LineParser, lines: int) -> None:
-        try:
-            parser.finish()
-        except SourceError:
-            raise BadInput(f"{self.file.path}:{lines}", "", "the end of the file", "a label value goes on there") from None
-        self.tolerated = dict(parser.tolerated)
 
     def scan(self, table: SeriesTable) -> Scan:
         """The first pass. BadInput with file and line for what is no sample, or has no time."""

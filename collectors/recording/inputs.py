@@ -6,9 +6,8 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from core.errors import BadInput
 
@@ -17,7 +16,8 @@ ALLOWED = (
     "inventory.yaml, inventory.yml, inventory.json"
 )
 INVENTORIES = ("inventory.yaml", "inventory.yml", "inventory.json")
-BLOCK_BYTES = 256 * 1024
+MOST_BLOCK_BYTES, LEAST_BLOCK_BYTES = 256 * 1024, 16 * 1024
+ALL_BLOCKS_BYTES = 32 << 20  # all files of a recording are read side by side: their blocks together
 LONGEST_LINE = 1 << 20
 _LOG = re.compile(r"(kernel|trainer)\.(.+)\.log(?:\.gz)?")
 _ENDINGS = ((".prom", "prom"), (".prom.gz", "prom"), (".om", "om"), (".om.gz", "om"), (".parquet", "parquet"), (".csv", "csv"))
@@ -25,11 +25,13 @@ _ENDINGS = ((".prom", "prom"), (".prom.gz", "prom"), (".om", "om"), (".om.gz", "
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """kind: prom, om, parquet, csv, kernel, trainer. subject: a log's node or job, else the file's stem."""
+    """kind: prom, om, parquet, csv, kernel, trainer. subject: a log's node or job, else the file's stem. block_bytes: how
+    much of it is read at once."""
 
     path: Path
     kind: str
     subject: str
+    block_bytes: int = MOST_BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def find_inputs(paths: Sequence[str | Path]) -> Inputs:
             raise BadInput(str(path), "", "no file or directory", "an existing file or directory is needed")
     if len({p.resolve() for p in inventories}) > 1:
         raise BadInput(str(inventories[1]), "", "a second inventory", f"one is allowed, and {inventories[0]} is one")
-    ordered = sorted(files.values(), key=lambda f: (f.path.name, str(f.path)))
+    share = max(LEAST_BLOCK_BYTES, min(MOST_BLOCK_BYTES, ALL_BLOCKS_BYTES // max(1, len(files))))
+    ordered = sorted((replace(f, block_bytes=share) for f in files.values()), key=lambda f: (f.path.name, str(f.path)))
     return Inputs(tuple(ordered), inventories[0] if inventories else None, tuple(sorted(ignored)))
 
 
@@ -102,33 +105,43 @@ def _take(path: Path, files: dict[Path, InputFile], inventories: list[Path]) -> 
     return True
 
 
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb"))
+def blocks(file: InputFile) -> Iterator[bytes]:
+    """The file's bytes, unpacked. BadInput where it cannot be read.
 
-
-def blocks(path: Path) -> Iterator[bytes]:
-    """The file's bytes, unpacked. BadInput where it cannot be read."""
+    Between two blocks a plain file is closed: a recording may have more files than a process may hold open.
+    """
+    path, offset = file.path, 0
     try:
-        with _open(path) as file:
-            while block := file.read(BLOCK_BYTES):
-                yield block
+        if path.name.endswith(".gz"):
+            with gzip.open(path, "rb") as packed:
+                while block := packed.read(file.block_bytes):
+                    yield block
+            return
+        while True:
+            with open(path, "rb") as plain:
+                plain.seek(offset)
+                block = plain.read(file.block_bytes)
+            if not block:
+                return
+            offset += len(block)
+            yield block
     except (OSError, EOFError, zlib.error) as error:
         what = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise BadInput(str(path), "", what, "a readable, whole file is needed") from None
 
 
-def sample_lines(path: Path) -> Iterator[list[bytes]]:
+def sample_lines(file: InputFile) -> Iterator[list[bytes]]:
     """Lines of an exposition without their ends, many at a time. BadInput for a line over 1 MiB."""
     rest = b""
     number = 0
-    for block in blocks(path):
+    for block in blocks(file):
         lines = (rest + block).split(b"\n")
         rest = lines.pop()
         if b"\r" in block:
             lines = [line.removesuffix(b"\r") for line in lines]
         number += len(lines)
         if len(rest) > LONGEST_LINE:
-            raise BadInput(f"{path}:{number + 1}", "", "a line over 1 MiB", "a line may have at most 1048576 bytes")
+            raise BadInput(f"{file.path}:{number + 1}", "", "a line over 1 MiB", "a line may have at most 1048576 bytes")
         yield lines
     if rest:
         yield [rest]
@@ -141,14 +154,14 @@ class LogLines:
     too_long: lines that were cut at 1 MiB. bad_utf8: lines with bytes that are no UTF-8; these show as U+FFFD.
     """
 
-    path: Path
+    file: InputFile
     too_long: int = 0
     bad_utf8: int = 0
 
     def __iter__(self) -> Iterator[str]:
         rest = b""
         dropping = False
-        for block in blocks(self.path):
+        for block in blocks(self.file):
             lines = (rest + block.replace(b"\r", b"\n")).split(b"\n")
             rest = lines.pop()
             for raw in lines:

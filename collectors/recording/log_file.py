@@ -58,7 +58,7 @@ class LogFile:
         """The first look: the times that are dates."""
         found = Scan()
         kernel = self.file.kind == "kernel"
-        for line in LogLines(self.file.path):
+        for line in LogLines(self.file):
             mark = kernel_head(line).mark if kernel else head(line, self.nodes).mark
             self._look(mark, found, kernel)
         return found
@@ -94,7 +94,7 @@ class LogFile:
         """What the lines say, in the order of the file; an item for each line that has a time of its own or says
         something. A fresh anchor is needed for each reading."""
         reader = LogReader(self.sources, self.info, anchor, self.nodes)
-        lines = LogLines(self.file.path)
+        lines = LogLines(self.file)
         for number, line in enumerate(lines):
             at, said = reader.read(line)
             if said.events or said.readings or said.at is not None or said.elapsed_seconds:

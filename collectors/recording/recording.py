@@ -24,12 +24,14 @@ from collectors.recording.log_file import Item, LogFile, ordered, telling, times
 from collectors.recording.series import SeriesTable
 from collectors.recording.tidy_file import TidyFile
 from core.clock import parse_rfc3339
+from core.errors import BadInput
 from core.inventory import Inventory, read_inventory
 from core.protocols import SampleSorter, SourcePlugin
 from core.types import Batch, Event, Layout, Scrape, Target
 
 BATCH_SAMPLES = 50_000
 BATCH_EVENTS = 5_000
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 SAME_BOOT_MS = 60_000  # exporters round a boot time differently from scrape to scrape
 
 SampleFile = ExpositionFile | TidyFile
@@ -101,7 +103,11 @@ class Recording:
                 logs.append(LogFile(file, wanted, frozenset(nodes)))
                 continue
             one: SampleFile = ExpositionFile(file) if file.kind in ("prom", "om") else TidyFile(file)
-            self._samples.append((one, one.scan(self._table)))
+            found = one.scan(self._table)
+            if found.first is not None and found.last is not None and not EARLIEST_MS <= found.first <= found.last <= LATEST_MS:
+                wrong = found.last if found.last > LATEST_MS else found.first
+                raise BadInput(str(file.path), "timestamp", wrong, "milliseconds of the years 1 to 9999 are needed")
+            self._samples.append((one, found))
         scans = [log.scan() for log in logs]
         self._learn_boots()
         self._logs = list(zip(logs, scans, strict=True))

@@ -58,7 +58,7 @@ def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo
     if not any(hint in line for hint in _HINTS):
         return NOTHING
     told = job_line(line, at, state, log)
-    if match := _ITERATION.search(told.text):
+    if (match := _ITERATION.search(told.text)) and "global_step" not in told.text:  # else NeMo's iteration of an epoch
         return _step(told, match)
     if (saved := _checkpoint(told)) is not None:
         return saved

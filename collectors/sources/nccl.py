@@ -46,7 +46,17 @@ def _watchdog(line: JobLine, **fields: Any) -> LogReading:
     known |= {name: value for name, value in fields.items() if value is not None}
     if rank is not None:
         line.state[f"watchdog/{rank}/{group}"] = known
-    return line.reading([line.event("nccl_watchdog", target, rank=rank, group=group, **known)])
+    events = [line.event("nccl_watchdog", target, rank=rank, group=group, **known)]
+    return line.reading(events, elapsed=_waited(line, fields.get("ran_seconds")))
+
+
+def _waited(line: JobLine, ran_seconds: float | None) -> float:
+    """Seconds since the last step that a timeout tells, for logs without times; told once for all ranks of one hang."""
+    step = line.state.get("clock_step")
+    if ran_seconds is None or line.state.get("hang_told", ()) == (step,):
+        return 0.0
+    line.state["hang_told"] = (step,)
+    return ran_seconds
 
 
 def _timeout(line: JobLine, match: re.Match[str]) -> LogReading:

@@ -14,8 +14,8 @@ from core.protocols import LogReading, SourcePlugin, TargetInfo
 _FIELD = re.compile(
     r"\b(global_step|reduced_train_loss|grad_norm|train_step_timing in s|tokens_per_sec(?:ond)?)\s*[:=]\s*([-+\w.]+)")
 _SAVING = re.compile(r"(?:Scheduled async checkpoint save|Async save of checkpoint|Saving checkpoint (?:for|to)|Global Checkpoint Save)")
-_SAVED = re.compile(r"(?:Async finalization|Async checkpoint save for step|checkpoint saved|Successfully saved checkpoint)[^\n]*?step[ =]?(\d{1,12})",
-                    re.IGNORECASE)
+_SAVED = re.compile(r"Async checkpoint save for step (\d{1,12}) finalized|"
+                    r"(?:checkpoint saved|successfully saved checkpoint)[^\n]*?step[ =]?(\d{1,12})", re.IGNORECASE)
 _STOPPED = re.compile(r"`?Trainer\.fit`? stopped: .*reached")
 
 
@@ -34,7 +34,7 @@ def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo
         ))
     last = state.get("nemo_step")
     if match := _SAVED.search(told.text):
-        saved = int(match[1])
+        saved = int(match[1] or match[2])
         events = [told.event("checkpoint", step=saved, state="saved")]
         if state.get("phase") == "checkpoint":
             events += told.phase("train", saved)

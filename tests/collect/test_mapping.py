@@ -218,3 +218,13 @@ def test_blanks_are_absent_on_dcgm_series_only():
     assert values[0] > 1e18
     clean = np.array([50.0, 600.0, 1.0, STALE_NAN])
     assert MAPPER.clean(layout, clean) is clean
+
+
+def test_a_sensors_name_comes_from_its_own_series():
+    """`temp1` is the inlet where node_hwmon_sensor_label says so; the stored series keeps its own labels."""
+    place = (("chip", "ipmi0"), ("sensor", "temp1"))
+    series = [Series("node_hwmon_temp_celsius", place, "gauge"),
+              Series("node_hwmon_sensor_label", (("chip", "ipmi0"), ("label", "Inlet Temp"), ("sensor", "temp1")), "gauge")]
+    layout = MAPPER.layout(TARGET, series)
+    assert [(r.signal, r.index) for r in layout.signals] == [("node.inlet_temperature_celsius", 0)]
+    assert layout.series[0].labels == place

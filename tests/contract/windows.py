@@ -201,8 +201,11 @@ class Cluster:
                 continue
             data = np.ascontiguousarray(values[rows][:, order.get(kind, np.arange(values.shape[1]))])
             n = data.shape[1]
-            first = np.where(np.isnan(data).all(axis=0), np.nan, float(times[0]) if ticks else np.nan)
-            blocks[name] = Block(name, entities[kind], data, np.full(n, age), np.full(n, float(self.interval)), first)
+            known = ~np.isnan(data)
+            never = ~known.any(axis=0)
+            first = np.where(never, np.nan, times[np.argmax(known, axis=0)] if ticks else np.nan)
+            old = np.where(never, np.inf, STEP * np.argmax(known[::-1], axis=0) + age)
+            blocks[name] = Block(name, entities[kind], data, old, np.full(n, float(self.interval)), first)
             for array in (data, blocks[name].age_seconds, blocks[name].interval_seconds, first):
                 array.flags.writeable = False
         topology = Topology(

@@ -51,7 +51,7 @@ def test_the_temporary_file_is_removed(tmp_path: Path) -> None:
 
 def test_values_keep_their_bits(tmp_path: Path) -> None:
     """Stale markers, NaN, infinities and the negative zero come back as they went in."""
-    values = np.array([STALE_NAN, math.nan, -math.inf, math.inf, -0.0, 0.1, 5e-324] * 20_000)
+    values = np.array([STALE_NAN, math.nan, -math.inf, math.inf, -0.0, 0.1, 5e-324] * 18_000)
     sorter = DuckSorter(tmp_path)
     sorter.add([RawSample(n, NAMES[0], v) for n, v in enumerate(values.tolist())])
     back = np.array([s.value for s in sorter.drain()])
@@ -65,7 +65,7 @@ def test_what_is_drained_is_gone(tmp_path: Path) -> None:
     assert (list(sorter.drain()), list(sorter.drain())) == ([], [])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), st.floats(allow_nan=False)), max_size=40),
        st.integers(1, 8))
 def test_any_order_in_gives_one_order_out(rows: list[tuple[int, int, float]], piece: int) -> None:
