@@ -8,9 +8,8 @@ import json
 import signal
 from pathlib import Path
 
-from collectors.worker import run_worker
-
 from app.clocks import make_clock
+from collectors.worker import run_worker
 from core.clock import monotonic_seconds
 from core.config import GreylagConfig
 from core.errors import Unavailable

@@ -9,13 +9,12 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from pipeline.store.duck import DuckStore
-from pipeline.store.writer import StoreWriter
-
 from core.clock import monotonic_seconds
 from core.errors import GreylagError, Refused
 from core.protocols import Notifier
 from core.telemetry import Telemetry
+from pipeline.store.duck import DuckStore
+from pipeline.store.writer import StoreWriter
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 60.0

@@ -38,6 +38,7 @@ from core.window import Window
 from core.wire import decode_batch
 from pipeline.api import create_api
 from pipeline.store.duck import DuckStore
+from pipeline.store.samples import retention_ms
 from pipeline.store.writer import StoreWriter
 
 LARGEST_BATCH_BYTES = 256 * 1024 * 1024
@@ -105,7 +106,8 @@ class Owner:
         self.read_inventory = wiring.inventory_reader(config)
         self.inventory = self.read_inventory()
         self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes)
-        self.store = DuckStore(self.data_dir / "greylag.duckdb")
+        self.store = DuckStore(self.data_dir / "greylag.duckdb",
+                               retention_ms=retention_ms(config.retention.raw, config.file))
         self.writer = StoreWriter(self.store)
         self.brain.load(self.store.state, self.store.ledger())
         self.gate = TickGate(self.store.last_tick())
@@ -214,7 +216,10 @@ def add_handover(app: FastAPI, owner: Owner) -> None:
             one = decode_batch(body)
         except SourceError as error:
             return JSONResponse({"reason": error.reason, "detail": error.detail}, 400)
-        result = await asyncio.wrap_future(owner.writer.submit(one))
+        try:
+            result = await asyncio.wrap_future(owner.writer.submit(one))
+        except Refused as error:  # a layout that this store never saw: the collector registers anew and sends it again
+            return JSONResponse({"reason": error.reason, "detail": error.detail}, 409)
         owner.take(one, result)
         if result == "old_epoch":
             return JSONResponse({"reason": "old_epoch"}, 409)

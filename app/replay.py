@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectors.recording import Recording
-from pipeline.store.duck import DuckStore
-from pipeline.store.sorting import DuckSorter
-from remediation.engine import Engine
-from remediation.policy import read_policy
-
 from app import wiring
 from app.brain import Brain
 from app.story import stamped
 from collectors.mapping import Mapper
+from collectors.recording import Recording
 from core.clock import TICK_MS, monotonic_seconds, rfc3339, tick_at_or_after
+from core.errors import BadInput
 from core.inventory import Inventory
 from core.protocols import FrameSource, NodeView, TickCommit
 from core.render import dumps
 from core.telemetry import Telemetry
 from core.types import Action, Outcome
+from pipeline.store.duck import DuckStore
+from pipeline.store.sorting import DuckSorter
+from remediation.engine import Engine
+from remediation.policy import read_policy
 
 Say = Callable[[str], None]
 BATCHES_PER_COMMIT = 40
@@ -125,7 +125,19 @@ def _keep(store: DuckStore, pending: list[Any], commit: TickCommit, last: bool) 
     if pending and (last or len(pending) >= BATCHES_PER_COMMIT or commit.records):
         store.append(pending)
         pending.clear()
+        store.seal()
     store.commit_tick(commit)
+
+
+def _kept_store(folder: str | None) -> DuckStore | None:
+    """A new store in `folder`. Raises BadInput where one is there already: two stories must not mix."""
+    if folder is None:
+        return None
+    path = Path(folder) / "greylag.duckdb"
+    if path.exists():
+        raise BadInput("--keep", "", folder, "a folder without a greylag.duckdb is needed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return DuckStore(path)
 
 
 def replay(options: ReplayOptions, say: Say, progress: Say | None = None) -> dict[str, Any]:
@@ -139,7 +151,7 @@ def replay(options: ReplayOptions, say: Say, progress: Say | None = None) -> dic
         options.inventory,
     )
     brain, world = make_brain(recording.inventory, options.policy, options.detectors)
-    store = DuckStore(Path(options.keep) / "greylag.duckdb") if options.keep else None
+    store = _kept_store(options.keep)
     tally = Tally()
     first, last = recording.first_at, recording.last_at
     try:

@@ -23,7 +23,7 @@ from pipeline.ring_parts import order_of, place_of
 
 BOOT_GRACE_MS = 300_000  # first minutes after a boot: links train, clocks rise (DESIGN §6; NVSentinel issue 1701)
 KEPT_DISCRETE_MS = 7 * 24 * 3_600_000  # as long as an event stays in the window
-GONE_SECONDS = 60.0      # a part of a node out of service is gone when nothing came of it for this long
+GONE_SECONDS = 60.0      # a part of a node out of service is gone when nothing was known of it for this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class DetectLoop:
                 state = states[key] = HoldState(verdict.target)
             grace = _in_grace(state.target, booted, window.end)
             word = step(state, verdict, window.end, plugin.hold, name, grace)
-            if word != "ended" and state.finding is not None and _gone(state.target, verdict, window):
+            if word != "ended" and state.finding is not None and _gone(state, verdict, window):
                 state.finding = replace(state.finding, state="ended", updated_at=window.end, ended_at=window.end,
                                         end_reason="part_gone")
                 state.history, state.held, word = [], None, "ended"
@@ -169,25 +169,16 @@ def _in_grace(target: Target, booted: Mapping[str, int], end: int) -> bool:
     return at is not None and target.kind not in ("rank", "job") and end < at + BOOT_GRACE_MS
 
 
-def _gone(target: Target, verdict: Verdict | None, window: Window) -> bool:
-    """The part left service: its job ended, or its node is out of service (or of the inventory) and says nothing."""
+def _gone(state: HoldState, verdict: Verdict | None, window: Window) -> bool:
+    """The part left service: its job ended, or nothing has been known of it for a minute while its node is out of
+    service (or of the inventory). A drained node may go on to report: idle, it says nothing of the fault."""
+    target = state.target
     if target.kind in ("rank", "job"):
         job = next((j for j in window.jobs if j.id == target.job), None)
         return job is not None and not job.running
-    if verdict is not None and verdict.state != "unknown":
+    if (verdict is not None and verdict.state != "unknown") or state.unknown < window.ticks(GONE_SECONDS):
         return False
     place = window.topology.place(target.node)
     if place is None:
-        out = bool(window.topology.places) and target.node is not None
-    else:
-        out = place.state != "in_service"
-    return out and not _heard(target, window)
-
-
-def _heard(target: Target, window: Window) -> bool:
-    entities = window.of_kind(target.kind)
-    column = next((i for i, t in enumerate(entities) if t.same_part(target)), None)
-    if column is None:
-        return False
-    return any(block.age_seconds[column] <= GONE_SECONDS for name, block in window.blocks.items()
-               if name.partition(".")[0] == target.kind)
+        return bool(window.topology.places) and target.node is not None
+    return place.state != "in_service"

@@ -113,7 +113,7 @@ def run_job(plan: Plan, job: Job, fault: Fault | None) -> Run:
     k = np.arange(len(numbers))
     losses = job.loss * (1 - 2e-6 * k) + _noise(rng, len(numbers))
     step_ends = np.array(ends)
-    if fault is not None and fault.kind == "stalled_loss" and fault.how == "frozen" and len(numbers):
+    if fault is not None and fault.kind == "stalled_loss" and fault.how == "frozen" and numbers:
         first = min(int(np.searchsorted(step_ends, fault.at)), len(numbers) - 1)
         losses[first:] = losses[first]
     behind = None

@@ -173,11 +173,12 @@ def test_a_part_that_gets_its_id_keeps_its_hold() -> None:
 
 
 def test_part_gone_with_its_node() -> None:
-    """A part of a drained node of which nothing comes any more is gone, not unknown."""
+    """A part of a drained node of which nothing has been known for a minute is gone, not unknown."""
     gone = Topology({"n1": Place("n1", state="drained")})
-    loop = Script([said("d")], []).loop()
+    loop = Script([said("d")], [], [], [], []).loop()
     loop.run(window(T0))
-    assert [f.end_reason for f in loop.run(window(tick(1), topology=gone)).ended] == ["part_gone"]
+    ended = [[f.end_reason for f in loop.run(window(tick(i), topology=gone)).ended] for i in range(1, 5)]
+    assert ended == [[], [], [], ["part_gone"]]
 
 
 def test_part_gone_with_its_job() -> None:
