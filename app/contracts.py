@@ -1,4 +1,7 @@
-"""Writes `core/contracts.md` from the types: the only place where shapes are documented. `--check` fails when stale."""
+"""Writes `core/contracts.md` from the types and `docs/detectors.md` from the detectors; `--check` fails when either is stale.
+
+Shapes are documented nowhere else, and a detector's page is what its file says.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any
 
 from core import events, inventory, protocols, reasons, signals, targets, telemetry, types, window
 from core.faults import faults
+from core.plugins import load_plugins
 
 HEAD = """# Contracts
 
@@ -91,16 +95,42 @@ def contracts() -> str:
     return "\n".join(out).rstrip() + "\n"
 
 
+DETECTORS_HEAD = """# Detectors
+
+Generated from the detectors by `make contracts`; do not edit. A detector is one file in `detectors/`: a window in, verdicts
+out. Its parameters are set in `greylag.yaml` under `detectors: {name: {parameter: value}}`.
+"""
+
+
+def detectors_page() -> str:
+    """What each detector finds, needs, holds and must not fire on, and its parameters."""
+    out = [DETECTORS_HEAD]
+    for name, plugin in load_plugins("detectors").items():
+        module = inspect.getmodule(plugin.judge)
+        hold = plugin.hold
+        out += [f"## {name}", "", inspect.getdoc(module) or "", ""]
+        out += ["**Needs** " + "; ".join("one of " + ", ".join(f"`{s}`" for s in group) if len(group) > 1
+                                         else f"`{group[0]}`" for group in plugin.needs) + ".", ""]
+        out += [f"**Opens** after {hold.on} faulty of {hold.of} ticks (15 s each), a fatal event at once; **ends** after {hold.off} "
+                f"clear ticks; **expires** after {hold.expire} ticks of which nothing is known.", ""]
+        out += ["**Must not fire on** " + "; ".join(plugin.must_not) + ".", ""]
+        out += [inspect.getdoc(plugin.params) or "", "", "| parameter | default |", "|---|---|"]
+        out += [f"| `{f.name}` | {f.default} |" for f in dataclasses.fields(plugin.params)]
+        out += [""]
+    return "\n".join(out).rstrip() + "\n"
+
+
 def main(args: list[str]) -> int:
-    """Writes the document, or with --check says whether it is current."""
-    path = Path(__file__).resolve().parent.parent / "core" / "contracts.md"
-    text = contracts()
+    """Writes the documents, or with --check says whether they are current."""
+    root = Path(__file__).resolve().parent.parent
+    pages = {root / "core" / "contracts.md": contracts(), root / "docs" / "detectors.md": detectors_page()}
+    stale = [p for p, text in pages.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
     if "--check" in args:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            print("core/contracts.md is stale: run `make contracts`", file=sys.stderr)
-            return 1
-        return 0
-    path.write_text(text, encoding="utf-8")
+        for path in stale:
+            print(f"{path.relative_to(root)} is stale: run `make contracts`", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(pages[path], encoding="utf-8")
     return 0
 
 

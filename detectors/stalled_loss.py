@@ -140,9 +140,11 @@ def _bound(seen: Progress, signature: Signature, p: Params) -> float | None:
     learned = not (math.isnan(seen.step_seconds) and math.isnan(seen.gap_seconds))
     usual = max(p.stall_seconds, p.stall_steps * _number(seen.step_seconds), p.stall_gaps * _number(seen.gap_seconds),
                 p.longest_gap * seen.longest_gap)
-    if not learned:
-        usual = max(usual, p.unlearned_seconds)
     hang = signature.kind in (hangs.COMPLETE, hangs.PARTIAL)
+    # Power that fell to half of the job's own says that it worked and stopped, though no step was seen to change.
+    stopped = hang and not math.isnan(signature.power_past) and signature.power_share <= 0.5
+    if not learned:
+        usual = max(usual, p.partial_seconds if stopped else p.unlearned_seconds)
     if not seen.fresh.any() and not hang:
         return None  # the trainer says nothing more and the GPUs do not look as if they hang: it may have ended
     if not seen.advanced and not hang and not seen.explicit:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.types import Action, Target
@@ -13,9 +16,29 @@ from fleet.world import World
 START = 1_767_225_600_000
 
 
-def small(seed: int = 1, nodes: int = 4, spares: int = 1, before_seconds: int = 600) -> tuple[World, Operations]:
-    """Four nodes and a spare that have been training for some minutes."""
+@cache
+def _built(seed: int, nodes: int, spares: int, before_seconds: int) -> tuple[World, Operations]:
     return build_world(nodes, spares, seed, START, before_seconds=before_seconds)
+
+
+def small(seed: int = 1, nodes: int = 4, spares: int = 1, before_seconds: int = 600) -> tuple[World, Operations]:
+    """Four nodes and a spare that have been training for some minutes; built once, copied for each test."""
+    return deepcopy(_built(seed, nodes, spares, before_seconds))
+
+
+@cache
+def _settled(seed: int, nodes: int) -> tuple[World, Operations]:
+    world, operations = small(seed, nodes)
+    job = world.jobs["train-1"]
+    run_until(world, lambda: job.phase == "checkpoint")
+    run_until(world, lambda: job.phase == "train")
+    world.advance(world.now_ms + 60_000)
+    return world, operations
+
+
+def settled(seed: int, nodes: int) -> tuple[World, Operations]:
+    """A world a minute after a checkpoint: four minutes of undisturbed training lie ahead."""
+    return deepcopy(_settled(seed, nodes))
 
 
 def read(page: bytes) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:

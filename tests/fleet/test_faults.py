@@ -11,19 +11,14 @@ from core.plugins import load_plugins
 from core.protocols import FaultPlugin
 from core.targets import ACTION_KINDS, KINDS, SCOPES
 from core.types import Target
-from tests.fleet.fleethelp import run_until, small
+from tests.fleet.fleethelp import run_until, settled, small
 
 PLUGINS: dict[str, FaultPlugin] = load_plugins("fleet.faults")
 
 
 def _train(seed: int = 7):
-    world, ops = small(seed, nodes=6)
-    job = world.jobs["train-1"]
-    # Just after a checkpoint: five minutes of undisturbed training lie ahead.
-    run_until(world, lambda: job.phase == "checkpoint")
-    run_until(world, lambda: job.phase == "train")
-    world.advance(world.now_ms + 60_000)
-    return world, ops, job
+    world, ops = settled(seed, nodes=6)
+    return world, ops, world.jobs["train-1"]
 
 
 def _follow(world, seconds: int, names) -> dict[str, np.ndarray]:

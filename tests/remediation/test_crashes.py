@@ -98,7 +98,7 @@ def test_each_action_is_carried_out_exactly_once_wherever_the_crash_falls(lasts)
             break
         walked.add(bomb.where)
         assert owner.did() == STEPS, f"died {bomb.where} (point {n})"
-        assert set(owner.world.executed.values()) == {1}
+        assert set(owner.world.executed.values()) == set(owner.world.arrived.values()) == {1}
         assert owner.state() == ("resolved", "recovered")
     assert len(walked) == (7 if lasts else 6)  # a command that is done at once is never polled
     assert n > 40

@@ -139,6 +139,7 @@ class Story:
                 if last and dies == "after commit":
                     owner.die()
                 else:
+                    owner.world.down = owner.world.down or (last and dies == "door shut")
                     owner.carry()
                     if last and dies == "after door":
                         owner.die()
@@ -218,6 +219,7 @@ class Story:
         assert {i.reason for i in owner.incidents.values()} <= REASONS
         assert {i.state for i in owner.incidents.values()} <= set(INCIDENT_STATES)
         assert all(n == 1 for n in owner.world.executed.values()), "repeated"
+        assert all(n == 1 for n in owner.world.arrived.values()), "sent twice"
         finals = [a.id for a, o in owner.rows if o.state in FINAL]
         assert len(finals) == len(set(finals)), "an action ended twice"
         for name, view in owner.world.states.items():
@@ -232,7 +234,7 @@ reasons = st.none() | st.sampled_from(REFUSALS)
 ops = st.one_of(
     st.tuples(st.just("tick"), st.integers(1, 6)),
     st.tuples(st.just("tick"), st.integers(1, 30)),
-    st.tuples(st.just("tick"), st.integers(1, 3), st.sampled_from(["before commit", "after commit", "after door"])),
+    st.tuples(st.just("tick"), st.integers(1, 3), st.sampled_from(["before commit", "after commit", "after door", "door shut"])),
     st.tuples(st.just("appear"), numbers, st.sampled_from(NODES), st.sampled_from(["gpu", "gpu", "gpu", "job", "shared", "unknown"])),
     st.tuples(st.just("shine"), numbers, st.booleans()),
     st.tuples(st.just("book"), numbers, st.sampled_from(["resolved", "merged", "reopen"])),
@@ -249,7 +251,7 @@ CALM = settings(deadline=None, suppress_health_check=list(HealthCheck), max_exam
 
 
 @CALM
-@given(modes, st.sampled_from(BUDGETS), st.lists(st.tuples(numbers, st.sampled_from(NODES)), min_size=1, max_size=4),
+@given(modes, st.sampled_from(BUDGETS), st.lists(st.tuples(numbers, st.sampled_from(NODES)), min_size=2, max_size=5, unique=True),
        st.sampled_from([0, 0, 100, 400]), stories)
 def test_no_interleaving_breaks_a_promise(mode, limits, first, lasts, story):
     """Random events, delays, refusals, deaths and people: the promises hold at each command and at the end."""

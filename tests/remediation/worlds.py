@@ -68,7 +68,7 @@ def incident(name: str = "inc-1", fault: str = "thermal_throttle", scope: str = 
 
 @dataclass
 class World:
-    """Door and view. executed counts how often each id was carried out. It remembers ids, refusals included.
+    """Door and view. arrived and executed count how often each id came and was carried out. It remembers ids, refusals included.
 
     lasts: seconds each kind takes; refuse, fail: by kind the reason; down: nothing answers; deaf: it does what it is
     asked but the answer is lost; also forgets on demand.
@@ -83,12 +83,14 @@ class World:
     simulate: bool = False
     now: int = T0
     executed: dict[str, int] = field(default_factory=dict)
+    arrived: dict[str, int] = field(default_factory=dict)
     order: list[Action] = field(default_factory=list)
     known: dict[str, tuple[Action, Outcome, int]] = field(default_factory=dict)
 
     def submit(self, action: Action) -> Outcome:
         if self.down:
             raise Unavailable("down")
+        self.arrived[action.id] = self.arrived.get(action.id, 0) + 1
         if action.id not in self.known:
             self._begin(action)
         if self.deaf:
