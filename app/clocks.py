@@ -13,6 +13,8 @@ import httpx
 from core.clock import Clock, WallClock, monotonic_seconds
 from core.errors import Unavailable
 
+RETRY_SECONDS = 0.5
+
 
 class FleetClock:
     """Reads `GET /control/v1/clock`, waits by long poll, reports committed ticks."""
@@ -47,14 +49,18 @@ class FleetClock:
                     f"{self._url}/control/v1/clock", params={"after": at_ms, "wait": self._wall})
                 self._take(answer.json())
             except (httpx.HTTPError, ValueError):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def committed(self, tick_ms: int) -> None:
-        try:
-            answer = await self._async_client().post(f"{self._url}/control/v1/clock/committed", json={"tick_ms": tick_ms})
-            self._take(answer.json())
-        except (httpx.HTTPError, ValueError, KeyError):
-            return  # the clock stands until the next commit is reported; nothing is lost
+        while True:  # until it is told: a paced clock stands until then, and no later tick would tell it
+            try:
+                answer = await self._async_client().post(
+                    f"{self._url}/control/v1/clock/committed", json={"tick_ms": tick_ms})
+                self._take(answer.json())
+            except (httpx.HTTPError, ValueError, KeyError):
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
 
 def make_clock(url: str | None) -> Clock:

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import threading
 
-from core.clock import TICK_MS, tick_at_or_after
+from core.clock import TICK_MS, tick_at_or_after, tick_at_or_before
 
 
 class TickGate:
     """Watermarks of the collectors, and the next tick to judge."""
 
-    def __init__(self, last_tick: int | None, silent_wall_seconds: float = 20.0) -> None:
+    def __init__(self, last_tick: int | None, silent_wall_seconds: float = 20.0, reported: int | None = None) -> None:
+        """last_tick: the newest committed tick. reported: the newest watermark (ms) in the store, None = none.
+
+        A slot that was acknowledged before a restart, and whose tick was not committed, is reported by nobody again: its
+        tick is due at once. After it the next report decides where to go on, so a long outage is not judged tick by tick.
+        """
         self._changed = threading.Condition()
         self._marks: dict[str, tuple[int, float]] = {}
-        self._next: int | None = None
         self._last = last_tick
+        left = None if reported is None else tick_at_or_before(reported)
+        self._owed = left if left is not None and (last_tick is None or left > last_tick) else None
+        self._next = self._owed
         self._silent = silent_wall_seconds
 
     def report(self, worker: str, watermark: int, wall_seconds: float) -> None:
@@ -41,8 +48,8 @@ class TickGate:
             return due
 
     def _due(self, now_ms: int, wall_seconds: float) -> int | None:
-        if self._next is None:
-            return None
+        if self._next is None or self._next == self._owed:
+            return self._next
         live = [mark for mark, heard in self._marks.values() if wall_seconds - heard <= self._silent]
         if live and min(live) >= self._next:
             return self._next
@@ -55,7 +62,11 @@ class TickGate:
     def done(self, tick: int) -> None:
         """Tick `tick` is committed."""
         with self._changed:
+            owed, self._owed = tick == self._owed, None
             self._last, self._next = tick, tick + TICK_MS
+            if owed:
+                marks = [mark for mark, _ in self._marks.values()]
+                self._next = max(tick_at_or_after(min(marks)), self._next) if marks else None
 
     def workers(self, wall_seconds: float) -> dict[str, int]:
         """Live workers and their watermarks (ms)."""

@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 import threading
+import time
+import traceback
 from pathlib import Path
 
 import uvicorn
@@ -29,9 +31,9 @@ from app.gate import TickGate
 from app.house import OwnerHouse
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
-from core.clock import Clock, monotonic_seconds
+from core.clock import Clock, monotonic_seconds, rfc3339
 from core.config import GreylagConfig, check_listen
-from core.errors import GreylagError, Refused, SourceError
+from core.errors import BadInput, GreylagError, Refused, SourceError
 from core.telemetry import Telemetry
 from core.types import Batch
 from core.window import Window
@@ -42,7 +44,7 @@ from pipeline.store.samples import retention_ms
 from pipeline.store.writer import StoreWriter
 
 LARGEST_BATCH_BYTES = 256 * 1024 * 1024
-RETRY_COMMIT_SECONDS = 1.0
+STORE_WAIT_SECONDS = 12.0  # an owner whose supervisor was killed needs a moment to let the store go
 
 
 class Ticker(threading.Thread):
@@ -64,10 +66,12 @@ class Ticker(threading.Thread):
             try:
                 self.judge(due)
                 self.failed = None
-            except GreylagError as error:
+            except Exception as error:
                 # The tick did not commit: the brain has moved on in memory, the store has not. Start again from the store.
                 self.failed = str(error)
-                print(f"greylag: tick {due} was not committed: {error}", file=sys.stderr, flush=True)
+                print(f"greylag: tick {rfc3339(due)} was not committed: {error}", file=sys.stderr, flush=True)
+                if not isinstance(error, GreylagError):
+                    traceback.print_exc()
                 os._exit(1)
 
     def _drain(self) -> None:
@@ -106,11 +110,11 @@ class Owner:
         self.read_inventory = wiring.inventory_reader(config)
         self.inventory = self.read_inventory()
         self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes)
-        self.store = DuckStore(self.data_dir / "greylag.duckdb",
-                               retention_ms=retention_ms(config.retention.raw, config.file))
+        self.store = open_store(self.data_dir / "greylag.duckdb", retention_ms(config.retention.raw, config.file))
         self.writer = StoreWriter(self.store)
         self.brain.load(self.store.state, self.store.ledger())
-        self.gate = TickGate(self.store.last_tick())
+        reported = [mark for worker, mark in self.store.watermarks().items() if worker != WORKER]
+        self.gate = TickGate(self.store.last_tick(), reported=max(reported, default=None))
         self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry)
         self.ticker = Ticker(self)
         self.last_window: Window | None = None
@@ -177,11 +181,15 @@ class Owner:
         return 0
 
     async def _serve(self, server: uvicorn.Server, listener: socket.socket) -> None:
-        lag = asyncio.create_task(self._watch_lag())
+        last = self.store.last_tick()
+        # The last owner may have ended between a commit and its report: a paced clock would stand for ever.
+        tasks = [asyncio.create_task(self._watch_lag())]
+        tasks += [] if last is None else [asyncio.create_task(self.clock.committed(last))]
         try:
             await server.serve([listener])
         finally:
-            lag.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _watch_lag(self) -> None:
         while True:
@@ -226,6 +234,18 @@ def add_handover(app: FastAPI, owner: Owner) -> None:
         return JSONResponse({"committed": one.seq})
 
 
+def open_store(path: Path, retention: int) -> DuckStore:
+    """The store; waits a little for a process that still holds it. Raises BadInput where it cannot be opened."""
+    deadline = monotonic_seconds() + STORE_WAIT_SECONDS
+    while True:
+        try:
+            return DuckStore(path, retention_ms=retention)
+        except BadInput as error:
+            if not str(error.given).startswith("a store that") or monotonic_seconds() > deadline:
+                raise
+        time.sleep(0.2)
+
+
 def _write_file(path: Path, text: str) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text, encoding="utf-8")
@@ -235,4 +255,7 @@ def _write_file(path: Path, text: str) -> None:
 def run_owner(config: GreylagConfig) -> int:
     """Runs until SIGTERM or SIGINT."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return Owner(config).serve()
+    # uvicorn ends in order on either signal and then raises it again: that is the end that was asked for.
+    with contextlib.suppress(KeyboardInterrupt):
+        return Owner(config).serve()
+    return 0

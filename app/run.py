@@ -19,6 +19,10 @@ def run_role(path: Path, role: str) -> int:
     if role not in ROLES:
         raise BadInput("--role", "", role, f"allowed are: {', '.join(ROLES)}")
     config = read_config(path)
+    if role != "all":
+        from app.supervisor import end_with_parent
+
+        end_with_parent()
     if role == "owner":
         from app.owner import run_owner
 

@@ -1,15 +1,18 @@
 """`greylag run` in role `all`: the owner and one collector as child processes, restarted when they die.
 
 The supervisor holds no data. A child that dies is started again after a pause that doubles up to 30 s; children end with
-the supervisor, by pid: first SIGTERM, after 10 s SIGKILL.
+the supervisor, the collector first, by pid: SIGTERM, after 10 s SIGKILL. Children of a supervisor that was killed notice
+it and end by themselves.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +21,24 @@ from core.clock import monotonic_seconds
 LONGEST_PAUSE_SECONDS = 30.0
 GRACE_SECONDS = 10.0
 CONFIG_ERROR = 2
+PARENT_VARIABLE = "GREYLAG_SUPERVISOR"
+PARENT_LOOK_SECONDS = 0.5
+
+
+def end_with_parent() -> None:
+    """In a supervised child: ends this process when its supervisor is gone. Without a supervisor it does nothing."""
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if parent.isdigit():
+        threading.Thread(target=_watch_parent, args=(int(parent),), daemon=True, name="parent").start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_LOOK_SECONDS)
+    print("greylag: the supervisor is gone, this process ends", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)
 
 
 @dataclass
@@ -75,17 +96,15 @@ class Supervisor:
             child.process, child.restarts = None, child.restarts + 1
             child.start_at, child.pause = now + child.pause, min(child.pause * 2, LONGEST_PAUSE_SECONDS)
         if now >= child.start_at and not self._stop.is_set():
-            child.process = subprocess.Popen(child.command)
+            child.process = subprocess.Popen(child.command, env={**os.environ, PARENT_VARIABLE: str(os.getpid())})
             child.started = now
 
     def _end(self) -> None:
         running = [c.process for c in reversed(self._children) if c.process and c.process.poll() is None]
-        for process in running:
+        for process in running:  # one after the other: the collector hands over what it holds while the owner listens
             process.terminate()
-        deadline = monotonic_seconds() + GRACE_SECONDS
-        for process in running:
             try:
-                process.wait(max(0.1, deadline - monotonic_seconds()))
+                process.wait(GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

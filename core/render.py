@@ -54,7 +54,9 @@ def finding_line(event: str, at: int, finding: Finding) -> str:
 
 
 def action_line(at: int, action: Action, outcome: Outcome) -> str:
-    return dumps({"type": "action", "at": rfc3339(at), "action": plain(action), "outcome": plain(outcome)})
+    """An action with its outcome so far; event = the outcome's state in lower case (pending, running, done, ...)."""
+    return dumps({"type": "action", "event": outcome.state.lower(), "at": rfc3339(at),
+                  "action": {**plain(action), "state": outcome.state}, "outcome": plain(outcome)})
 
 
 def event_line(event: Event) -> str:

@@ -245,7 +245,8 @@ def _evidence(e: int, view: _View, c: _Compared) -> tuple[Evidence, ...]:
     out: list[Evidence] = []
     add = stats.evidence
     if view.duty[e] > 0:
-        out.append(add("gpu.throttle_reasons_bits", view.duty[e], 0.0, "share of samples with a thermal bit"))
+        duty = round(float(view.duty[e]), 4)  # of the bits, only how often the thermal ones are set is comparable
+        out.append(Evidence("gpu.throttle_reasons_bits", "ratio", duty, 0.0, "share of samples with a thermal bit"))
     if view.share[e] > 0:
         out.append(add("gpu.thermal_violation_ratio", view.share[e], 0.0, "no time in thermal slowdown"))
     if view.events[e] > 0:

@@ -38,7 +38,8 @@ class Jobs:
         told = _last_phases(window.events)
         spoke = {e.target.job for e in recent if e.target.job is not None and e.kind not in _OWN}
         fresh = _fresh_ranks(window)
-        states = []
+        states: list[JobState] = []
+        homeless: list[int] = []
         for job_id in sorted({*self._inventory, *ranks, *told}, key=natural):
             known = self._inventory.get(job_id, JobState(job_id))
             if known.start is not None and known.start > window.end:
@@ -48,10 +49,12 @@ class Jobs:
                 continue  # only old words of it are left
             state = replace(known, ranks=tuple(columns), nodes=_nodes(known, columns, window.of_kind("rank")),
                             end=known.end if known.end is not None and known.end <= window.end else None)
-            alive = bool(fresh[columns].any()) if columns else False
-            quiet = not alive and job_id not in spoke and all(n in window.silent_nodes for n in state.nodes)
-            states.append(replace(state, phase=self._phase(state, window, fresh, told.get(job_id)), silent=quiet))
-        return tuple(states)
+            if not state.nodes:
+                homeless.append(len(states))
+            states.append(replace(state, phase=self._phase(state, window, fresh, told.get(job_id))))
+        if len(homeless) == 1 and states[homeless[0]].running:
+            states[homeless[0]] = replace(states[homeless[0]], nodes=_unclaimed(window, states))
+        return tuple(replace(s, silent=_is_silent(s, window, fresh, spoke)) for s in states)
 
     def _phase(self, job: JobState, window: Window, fresh: np.ndarray, told: tuple[int, str] | None) -> str:
         if job.end is not None:
@@ -122,6 +125,25 @@ def _advances(window: Window, columns: np.ndarray) -> bool:
             if bool((high > low).any()):
                 return True
     return False
+
+
+def _is_silent(job: JobState, window: Window, fresh: np.ndarray, spoke: set[str | None]) -> bool:
+    """Nothing is heard of the job: no rank, no line, and none of its nodes."""
+    alive = bool(fresh[list(job.ranks)].any()) if job.ranks else False
+    return not alive and job.id not in spoke and all(n in window.silent_nodes for n in job.nodes)
+
+
+def _unclaimed(window: Window, states: Sequence[JobState]) -> tuple[str, ...]:
+    """Where a job runs of which only a log speaks, that names no node: on the nodes whose GPUs worked in the window and
+    that no other running job has. Asked only where there is one such job, so that nothing is guessed between two."""
+    block = window.blocks.get("gpu.utilization_ratio")
+    if block is None:
+        return ()
+    with np.errstate(invalid="ignore"):
+        worked = (block.values >= 0.5).any(axis=0)
+    taken = {node for job in states if job.running for node in job.nodes}
+    seen = {gpu.node for gpu, on in zip(block.entities, worked.tolist(), strict=True) if on and gpu.node is not None}
+    return tuple(sorted(seen - taken, key=natural))
 
 
 def _nodes(known: JobState, columns: list[int], ranks: tuple[Target, ...]) -> tuple[str, ...]:

@@ -84,8 +84,8 @@ def _watchdog(plan: Plan, run: Run) -> list[tuple[float, str]]:
     if run.hung is None or run.hung + WATCHDOG_AFTER > plan.seconds - 1:
         return []
     rows = []
-    number = 40 * (int(run.last_number) if hasattr(run, "last_number") else len(run.step_ends)) + 17
-    for rank in range(len(run.job.nodes) * plan.gpus):
+    number = 40 * len(run.step_ends) + 17
+    for rank in range(len(run.job.nodes) * plan.used):
         seq = number - 1 if rank == run.behind else number
         t = run.hung + WATCHDOG_AFTER + 0.01 * rank
         day = _time(plan, t, "%m%d %H:%M:%S")

@@ -127,13 +127,14 @@ def _dcgm_more(plan: Plan, one: Gpu, values: dict[str, tuple[str, np.ndarray]]) 
 def dcgm_page(plan: Plan, node: int, run: Run | None, heat: np.ndarray) -> Page:
     """The page of a node's dcgm-exporter."""
     t = scrape_times(plan, node, "dcgm")
-    at = t.astype(int)
+    at = t.astype(int) // plan.collect * plan.collect
     families: dict[str, Family] = {}
     extra = address(plan, node, 9400, "dcgm-exporter")
     for index in range(plan.gpus):
         rng = rng_of(plan.seed, "dcgm", node, index)
-        one = gpu(plan, node, index, run, heat, plan.fault)
-        values = _dcgm_values(plan, one, rng, COMM[run.mode] if run is not None else np.zeros(len(one.temp)))
+        mine = run if index < plan.used else None
+        one = gpu(plan, node, index, mine, heat if mine is not None else 0 * heat, plan.fault)
+        values = _dcgm_values(plan, one, rng, COMM[mine.mode] if mine is not None else np.zeros(len(one.temp)))
         _dcgm_more(plan, one, values)
         labels = {"gpu": str(index), "UUID": uuid_of(plan, node, index),
                   "pci_bus_id": f"00000000:{BUSES[index]}:00.0", "device": f"nvidia{index}",
@@ -324,7 +325,7 @@ def trainer_pages(plan: Plan, run: Run) -> list[Page]:
         return []
     out = []
     for place, node in enumerate(job.nodes):
-        ranks = range(plan.gpus) if job.metrics == "all" else (range(1) if place == 0 else ())
+        ranks = range(plan.used) if job.metrics == "all" else (range(1) if place == 0 else ())
         if len(ranks):
             out.append(_trainer(plan, run, place, node, ranks))
     return [page for page in out if len(page.times)]
@@ -348,7 +349,7 @@ def _trainer(plan: Plan, run: Run, place: int, node: int, ranks: range) -> Page:
         families.setdefault(name, Family("greylag_train_" + name, kind)).rows.append((labels, values))
 
     for local in ranks:
-        rank = place * plan.gpus + local
+        rank = place * plan.used + local
         labels = {"rank": str(rank), "node": plan.nodes[node], "gpu": str(local), **extra}
         labels |= {"exported_job": job.name} if exported else {"job": job.name}
         nothing = np.where(known, 0.0, np.nan)

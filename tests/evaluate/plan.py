@@ -104,6 +104,8 @@ class Plan:
     storage: bool
     blanks: bool
     sticky_xid: int | None
+    collect: int  # seconds between the GPU exporter's own readings: a scrape in between repeats them
+    used: int     # GPUs of each node that a job works on
     fault: Fault | None = None
     notes: dict[str, object] = field(default_factory=dict)
 
@@ -160,7 +162,7 @@ def draw(seed: int, kind: str | None = None, **fixed: object) -> Plan:
         if rng.random() < 0.25 else None,
         (float(rng.uniform(0.1, 0.6) * seconds), float(rng.uniform(120, 900))) if rng.random() < 0.3 else None,
         float(rng.choice([0, 0.2, 1.0])), bool(rng.random() < 0.5), bool(rng.random() < 0.5), bool(rng.random() < 0.3),
-        31 if rng.random() < 0.2 else None)
+        31 if rng.random() < 0.2 else None, int(rng.choice([1, 1, 30])), gpus if rng.random() < 0.85 else max(2, gpus // 2))
     plan = replace(plan, **fixed)  # type: ignore[arg-type]
     return plan if kind is None else with_fault(plan, kind)
 
@@ -191,14 +193,16 @@ def with_fault(plan: Plan, kind: str) -> Plan:
     if kind == "thermal_throttle":
         low = 0.1 if plan.dcgm == "default" else 0.05
         size = float(np.exp(rng.uniform(np.log(low), np.log(0.6))))
-        fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.gpus)), size, min(ramp, need / 3),
+        fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.used)), size, min(ramp, need / 3),
                       "sw" if size < 0.3 else "hw", float(rng.choice([1.0, 1.0, 0.7])))
     elif kind == "packet_loss":
         size = float(np.exp(rng.uniform(np.log(1e-4), np.log(2e-2))))
         how = str(rng.choice(["receives", "receives", "sends"]))
+        if len(job.nodes) == 2 and plan.fabric != "efa":
+            how = "receives"  # of one path nobody can tell which end drops what the other one sent
         fault = Fault(kind, at, 1e9, node, int(rng.integers(0, 64)), size, min(ramp, need / 3), how)
     else:
         frozen = rng.random() < 0.25 and (plan.seconds - at) >= max(330.0, 12 * gap) and job.log != "hf"
         how = "frozen" if frozen else str(rng.choice(["rank", "job"]))
-        fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.gpus)), 1.0, 0.0, how)
+        fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.used)), 1.0, 0.0, how)
     return replace(plan, fault=fault, notes={"job": which})

@@ -127,7 +127,7 @@ def _inventory(plan: Plan) -> str:
         rows.append(f"- {{name: {name}, instance_type: p5.48xlarge, rack: r{i // 4}, leaf: leaf{i // 8}}}")
     rows.append("jobs:")
     for job in plan.jobs:
-        rows.append(f"- {{id: {job.name}, nodes: [{', '.join(plan.nodes[n] for n in job.nodes)}], ranks_per_node: {plan.gpus}}}")
+        rows.append(f"- {{id: {job.name}, nodes: [{', '.join(plan.nodes[n] for n in job.nodes)}], ranks_per_node: {plan.used}}}")
     return "\n".join(rows) + "\n"
 
 

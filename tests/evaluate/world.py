@@ -118,7 +118,7 @@ def run_job(plan: Plan, job: Job, fault: Fault | None) -> Run:
         losses[first:] = losses[first]
     behind = None
     if hang is not None and fault is not None and fault.how == "rank":
-        behind = job.nodes.index(fault.node) * plan.gpus + fault.device
+        behind = job.nodes.index(fault.node) * plan.used + fault.device
     return Run(job, mode, np.array(numbers, int), step_ends, np.array(took), losses, saves, evals, hang, behind)
 
 
@@ -200,7 +200,7 @@ def gpu(plan: Plan, node: int, index: int, run: Run | None, heat: np.ndarray, fa
     if mine:
         tensor *= 1 - 0.5 * fault.size * severity(fault, n)
     if run is not None and run.behind is not None and run.hung is not None:
-        if run.job.nodes.index(node) * plan.gpus + index == run.behind and rng.random() < 0.5:
+        if index < plan.used and run.job.nodes.index(node) * plan.used + index == run.behind and rng.random() < 0.5:
             util = np.where(t >= run.hung, 0.0, util)
     memory = temp + rng.uniform(-4, 5) if sku.hbm else np.zeros(n)
     limit_at = sku.margin_at if sku.margin_at is not None else 1e9
