@@ -14,12 +14,20 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST_QUOTE = 60
+PHRASES = ("a ", "an ", "the ", "no ", "nothing", "text that", "YAML ")
 
 
 def quote(value: object) -> str:
     """`value` as it is shown to people: at most 60 characters, so that hostile input cannot flood a log."""
     text = repr(value)
     return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
+
+
+def shown(given: object) -> str:
+    """What was given: a phrase that describes it (`an unknown key`, `no such file`) as it is, a value quoted."""
+    if isinstance(given, str) and given.startswith(PHRASES):
+        return given[:LONGEST_QUOTE]
+    return quote(given)
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -38,7 +46,7 @@ class BadInput(GreylagError):
     def __init__(self, where: str, key: str, given: object, allowed: str) -> None:
         self.where, self.key, self.given, self.allowed = where, key, given, allowed
         at = f"{where}: {key}" if key else where
-        super().__init__(f"{at}: got {quote(given)}, {allowed}")
+        super().__init__(f"{at}: got {shown(given)}, {allowed}")
 
 
 class ConfigError(BadInput):

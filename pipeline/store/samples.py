@@ -29,6 +29,7 @@ from pipeline.store.segments import FOLDER, Part, Segment, Segments
 LONGEST_IN_LIST = 500
 MOST_SAMPLES = 50_000_000  # a query that reads more is refused, as in Prometheus (query.max-samples)
 ANSWER_TRIES = 3
+LAYOUTS_AT_ONCE = 64
 DAY_MS = 86_400_000
 # Windows look back 7 days for events, so events stay at least so long whatever the retention of samples is.
 EVENTS_KEPT_MS = 7 * DAY_MS
@@ -352,6 +353,32 @@ class Samples(Database):
         series = tuple(self._catalogue.get(i) for i in ids)
         refs = tuple(decode(SignalRef, text) for text in json.loads(signals))
         return Layout(layout_id, target_id, series, refs, node, job, source)
+
+    def meanings(self, signal: str, start: int, end: int, node: str | None = None,
+                 most: int = 512) -> list[tuple[str, Series, SignalRef]]:
+        """(scrape target's id, series, reference) wherever layouts with samples from start to end (ms) mean the signal,
+        in order of target and preference; of one node where it is named. Stops after `most` parts and one more."""
+        book = self._catalogue
+        live = sorted((one.target_id, one.id) for one in list(book.layouts.values()) if len(one.ids)
+                      and (book.last_ms[one.ids] >= start).any() and (book.first_ms[one.ids] <= end).any())
+        where = "contains(signals, ?)" + ("" if node is None else " AND node = ?")
+        values = [signal] if node is None else [signal, node]
+        out: dict[tuple[str, Series, str], tuple[str, Series, SignalRef]] = {}
+        parts: set[str] = set()
+        for at in range(0, len(live), LAYOUTS_AT_ONCE):
+            ids = [layout_id for _, layout_id in live[at : at + LAYOUTS_AT_ONCE]]
+            rows = self.rows("SELECT target_id, series, list_filter(CAST(CAST(signals AS JSON) AS VARCHAR[]),"
+                             f" lambda x: contains(x, ?)) FROM layouts WHERE id IN (SELECT unnest(?)) AND {where}"
+                             " ORDER BY target_id, id", [signal, ids, *values])
+            for target_id, numbers, texts in rows:
+                for ref in (decode(SignalRef, text) for text in texts):
+                    if ref.signal == signal:
+                        series = book.get(numbers[ref.index])
+                        out.setdefault((target_id, series, ref.target.key), (target_id, series, ref))
+                        parts.add(ref.target.key)
+            if len(parts) > most:
+                break
+        return list(out.values())
 
     def watermarks(self) -> dict[str, int]:
         """The newest watermark (ms) of each worker's current epoch."""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.fetch import Gunzip, HttpFetch, Request
+from collectors.fetch import HttpFetch, Request
+from collectors.http_answer import Gunzip
 from core.clock import monotonic_seconds
 from core.errors import SourceError
 from tests.collect.doors import Raw, reply, serve

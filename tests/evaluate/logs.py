@@ -19,7 +19,7 @@ def _megatron(plan: Plan, run: Run) -> list[tuple[float, str]]:
     rows: list[tuple[float, str]] = []
     job = run.job
     rng = rng_of(plan.seed, "log", job.name)
-    dated = rng.random() < 0.8
+    dated = rng.random() < 0.8 or job.starts > 0  # nothing says when an undated log of a later start began
     for i, (number, end) in enumerate(zip(run.step_number, run.step_ends, strict=True)):
         if number % job.log_interval:
             continue

@@ -47,6 +47,8 @@ def scrape_times(plan: Plan, node: int, exporter: str) -> np.ndarray:
     kept = rng.random(len(t)) >= plan.missed
     if plan.outage is not None and plan.outage[0] == node and exporter != "trainer":
         kept &= ~((t >= plan.outage[1]) & (t < plan.outage[1] + plan.outage[2]))
+    if plan.trainer_outage is not None and exporter == "trainer":
+        kept &= ~((t >= plan.trainer_outage[0]) & (t < plan.trainer_outage[0] + plan.trainer_outage[1]))
     return t[kept]
 
 
@@ -181,6 +183,9 @@ def _rates(plan: Plan, node: int, port: int, run: Run | None, runs: list[Run]) -
         inside = (np.arange(n) >= a) & (np.arange(n) < b)
         out["cnp"] = np.where(inside, out["cnp"] * rng.uniform(20, 60), out["cnp"])
         out["bytes"] = np.where(inside, out["bytes"] * 0.8, out["bytes"])
+    if plan.burst is not None and (node, port) == (plan.burst[0], plan.burst[1] % len(ports_of(plan))):
+        inside = (np.arange(n) >= plan.burst[2]) & (np.arange(n) < plan.burst[2] + 15)
+        out["lost" if plan.fabric != "ethernet" else "drops"] = out["lost"] + 100.0 * inside
     fault = plan.fault
     if fault is not None and fault.kind == "packet_loss":
         _lose(plan, node, port, packets, run, runs, out)

@@ -106,6 +106,11 @@ class Plan:
     sticky_xid: int | None
     collect: int  # seconds between the GPU exporter's own readings: a scrape in between repeats them
     used: int     # GPUs of each node that a job works on
+    hot_gpu: tuple[int, int] | None   # a GPU in a warm slot that keeps its clock
+    blip: tuple[int, int, float] | None   # a GPU with a thermal bit for some seconds
+    burst: tuple[int, int, float] | None  # a port that loses packets for some seconds
+    trainer_outage: tuple[float, float] | None
+    save_busy: bool   # while one rank saves, the others wait in a collective: 100 % busy
     fault: Fault | None = None
     notes: dict[str, object] = field(default_factory=dict)
 
@@ -117,7 +122,7 @@ def _names(rng: np.random.Generator, n: int) -> tuple[str, ...]:
 
 
 def _job(rng: np.random.Generator, name: str, nodes: tuple[int, ...], seconds: int, interval: int) -> Job:
-    step = float(np.exp(rng.uniform(np.log(0.4), np.log(12.0))))
+    step = float(np.exp(rng.uniform(np.log(0.3), np.log(40.0))))
     trainer = str(rng.choice(["all", "all", "rank0", "log", "all+log", "none", "log"]))
     log = str(rng.choice(["megatron", "megatron", "torchtitan", "hf"])) if "log" in trainer else None
     metrics = "all" if "all" in trainer else "rank0" if trainer == "rank0" else None
@@ -129,7 +134,7 @@ def _job(rng: np.random.Generator, name: str, nodes: tuple[int, ...], seconds: i
         name, nodes, float(rng.uniform(60, 0.3 * seconds)) if late else -float(rng.uniform(3600, 90000)),
         float(rng.uniform(0.65, 0.92) * seconds) if finishes else None, step, int(rng.integers(500, 90000)),
         float(rng.uniform(400, 1500)), takes, float(rng.uniform(500, 1500)) if rng.random() < 0.4 else None,
-        float(rng.uniform(20, 150)), float(rng.uniform(1.6, 3.4)), log, interval_steps, metrics,
+        float(rng.choice([20, 60, 150, 400])), float(rng.uniform(1.6, 3.4)), log, interval_steps, metrics,
         bool(rng.random() < 0.6), bool(rng.random() < 0.6))
 
 
@@ -162,7 +167,12 @@ def draw(seed: int, kind: str | None = None, **fixed: object) -> Plan:
         if rng.random() < 0.25 else None,
         (float(rng.uniform(0.1, 0.6) * seconds), float(rng.uniform(120, 900))) if rng.random() < 0.3 else None,
         float(rng.choice([0, 0.2, 1.0])), bool(rng.random() < 0.5), bool(rng.random() < 0.5), bool(rng.random() < 0.3),
-        31 if rng.random() < 0.2 else None, int(rng.choice([1, 1, 30])), gpus if rng.random() < 0.85 else max(2, gpus // 2))
+        31 if rng.random() < 0.2 else None, int(rng.choice([1, 1, 30])), gpus if rng.random() < 0.85 else max(2, gpus // 2),
+        (int(rng.integers(0, n)), int(rng.integers(0, gpus))) if rng.random() < 0.3 else None,
+        (int(rng.integers(0, n)), int(rng.integers(0, gpus)), float(rng.uniform(0.1, 0.9) * seconds)) if rng.random() < 0.3 else None,
+        (int(rng.integers(0, n)), int(rng.integers(0, 64)), float(rng.uniform(0.1, 0.9) * seconds)) if rng.random() < 0.3 else None,
+        (float(rng.uniform(0.1, 0.8) * seconds), float(rng.uniform(60, 400))) if rng.random() < 0.2 else None,
+        bool(rng.random() < 0.5))
     plan = replace(plan, **fixed)  # type: ignore[arg-type]
     return plan if kind is None else with_fault(plan, kind)
 
@@ -205,4 +215,7 @@ def with_fault(plan: Plan, kind: str) -> Plan:
         frozen = rng.random() < 0.25 and (plan.seconds - at) >= max(330.0, 12 * gap) and job.log != "hf"
         how = "frozen" if frozen else str(rng.choice(["rank", "job"]))
         fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.used)), 1.0, 0.0, how)
-    return replace(plan, fault=fault, notes={"job": which})
+    if kind != "stalled_loss" and rng.random() < 0.3:  # it heals by itself
+        fault = replace(fault, until=at + max(330.0, 8 * plan.interval) * float(rng.uniform(1, 2)))
+    around = plan.trainer_outage is not None and kind == "stalled_loss"
+    return replace(plan, fault=fault, trainer_outage=None if around else plan.trainer_outage, notes={"job": which})

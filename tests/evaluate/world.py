@@ -194,8 +194,16 @@ def gpu(plan: Plan, node: int, index: int, run: Run | None, heat: np.ndarray, fa
             clock = np.where(compute > 0.6, np.minimum(top, clock * (1 + 0.1 * fault.size * severity(fault, n))), clock)
     if mine:
         temp, clock, power, bits, thermal = _throttle(plan, fault, rng, compute, temp, clock, power, bits)
-    busy = UTIL[mode]
-    util = np.clip(busy + rng.normal(0, 0.5, n) * (busy > 50) + rng.normal(0, 6, n) * ((busy > 5) & (busy < 50)), 0, 100)
+    if plan.hot_gpu == (node, index) and not mine:
+        temp = temp + 14 * heat / max(sku.warm, 1)
+        if plan.capped:  # a warm part leaks: at the limit it clocks lower
+            clock = np.where(compute > 0.6, clock * 0.98, clock)
+    if plan.blip is not None and plan.blip[:2] == (node, index) and not mine:
+        inside = (t >= plan.blip[2]) & (t < plan.blip[2] + 12) & (compute > 0.5)
+        bits = np.where(inside, 0x20, bits)
+        thermal = thermal + 0.5 * inside
+    busy = np.where((mode == SAVE) & plan.save_busy, 100.0, UTIL[mode])
+    util = np.clip(busy - np.abs(rng.normal(0, 0.5, n)) * (busy > 50) + rng.normal(0, 6, n) * ((busy > 5) & (busy < 50)), 0, 100)
     tensor = np.clip(TENSOR[mode] * rng.normal(1, 0.05, n), 0, 1)
     if mine:
         tensor *= 1 - 0.5 * fault.size * severity(fault, n)

@@ -63,7 +63,7 @@ def test_what_ships_is_read_and_clean(path):
 WORDS = {
     "version": "version.yaml:1: version: got 2, allowed is: 1",
     "mode": "mode.yaml:2: mode: got 'auto', allowed are: observe, propose, act",
-    "unknown_key": "unknown_key.yaml:2: limit: got 'an unknown key', allowed are: limits, mode, rules, version, did you mean 'limits'?",
+    "unknown_key": "unknown_key.yaml:2: limit: got an unknown key, allowed are: limits, mode, rules, version, did you mean 'limits'?",
     "ratio": "ratio.yaml:3: limits.pool_ratio: got 1.5, a number from 0 to 1 is needed",
     "infinite": "infinite.yaml:3: limits.cooldown_seconds: got inf, a number from 0 to 1e+09 is needed",
     "unknown_fault": "unknown_fault.yaml:4: rules[0].match.fault: got 'thermal_throtle', allowed are: thermal_throttle",
@@ -77,7 +77,7 @@ WORDS = {
     "deadline": "deadline.yaml:6: rules[0].attempts[0].do[0].drain.deadline_seconds: got 0, a number above 0 is needed",
     "finally": "finally.yaml:4: rules[0].finally: got 'reboot', allowed are: escalate",
     "same_name": "same_name.yaml:4: rules[1].name: got 'hot', a name that no other rule has is needed",
-    "no_name": "no_name.yaml:3: rules[0].name: got 'nothing', this key is required",
+    "no_name": "no_name.yaml:3: rules[0].name: got nothing, this key is required",
     "verify": "verify.yaml:4: rules[0].verify.step_time_ratio_max: got 0.5, a number from 1 to 1e+09 is needed",
     "not_yaml": "not_yaml.yaml:3: got 'YAML that does not parse'",
     "not_a_mapping": "not_a_mapping.yaml: got ['drain'], a mapping is needed",
