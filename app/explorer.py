@@ -15,12 +15,17 @@ import streamlit as st
 from app.client import Client
 from app.story import action_lines, evidence, part
 from core.clock import parse_rfc3339, rfc3339
-from core.errors import GreylagError
+from core.errors import BadInput, GreylagError, Unavailable
+from core.signals import SIGNALS
 from core.targets import CLOSED_STATES
 
 DEFAULT_URL = "http://127.0.0.1:9470"
 BEFORE_MS, AFTER_MS = 10 * 60_000, 5 * 60_000
-CULPRIT, PEERS = "culprit", "median of all"
+CULPRIT, PEERS = "culprit", "median of all parts"
+ROW_PIXELS = 56
+SHOWN_INCIDENTS = 200
+# What people read on an axis: SI prefixes for large units, per cent for shares, whole numbers for bit masks.
+AXIS_FORMATS = {"Hz": "~s", "bytes": "~s", "bytes/s": "~s", "ratio": "~%", "bits": "d"}
 STATE_COLOURS = {"in service": "#2f9e44", "incident": "#e03131", "drained": "#868e96", "spare": "#1c7ed6", "unknown": "#f08c00"}
 
 
@@ -31,18 +36,22 @@ def client() -> Client:
 
 
 def ask(path: str, **params: Any) -> Any:
-    """The API's answer; where nobody answers the page says so and stops."""
+    """The API's answer; where there is none the page says so in a sentence and stops."""
     try:
         return client().get(path, **params)
+    except Unavailable:
+        st.error(f"Greylag does not answer at {client().url}. Start it with `greylag run -c greylag.yaml`, or set"
+                 " GREYLAG_URL to where it listens; then reload this page.")
+        st.stop()
     except GreylagError as error:
-        st.error(f"{error}")
+        st.error(f"Greylag could not answer: {error}")
         st.stop()
 
 
 def incidents() -> list[dict[str, Any]]:
-    """Incidents, the newest first, without those that a wider one absorbed."""
-    rows = ask("/api/greylag/v1/incidents", limit=200)["items"]
-    return sorted((r for r in rows if r["state"] != "merged"), key=lambda r: r["opened_at"], reverse=True)
+    """The newest incidents, without those that a wider one absorbed."""
+    rows = ask("/api/greylag/v1/incidents", limit=SHOWN_INCIDENTS)["items"]
+    return [r for r in rows if r["state"] != "merged"]
 
 
 def is_open(one: dict[str, Any]) -> bool:
@@ -68,13 +77,15 @@ def node_rows(inventory: dict[str, Any], rows: list[dict[str, Any]], coverage: l
 def node_grid(rows: list[dict[str, Any]]) -> alt.Chart:
     """A square a node, grouped by rack."""
     frame = pl.DataFrame(rows).with_columns(pl.int_range(pl.len()).over("rack").alias("slot"))
+    # A single row would be one square of the page's width: at least eight places are drawn.
+    places = list(range(max(8, int(frame["slot"].max()) + 1)))  # type: ignore[arg-type]
     colours = alt.Scale(domain=list(STATE_COLOURS), range=list(STATE_COLOURS.values()))
     base = alt.Chart(frame).encode(
-        x=alt.X("slot:O", axis=None), y=alt.Y("rack:N", title=None), tooltip=["node", "state", "rack", "leaf", "open"])
+        x=alt.X("slot:O", axis=None, scale=alt.Scale(domain=places)), y=alt.Y("rack:N", title=None), tooltip=["node", "state", "rack", "leaf", "open"])
     squares = base.mark_rect(cornerRadius=4, stroke="white", strokeWidth=3).encode(
         color=alt.Color("state:N", scale=colours, legend=alt.Legend(title=None, orient="top")))
     names = base.mark_text(color="white", fontSize=12).encode(text="node:N")
-    return (squares + names).properties(height=max(70, 64 * frame["rack"].n_unique()))
+    return (squares + names).properties(height=40 + ROW_PIXELS * frame["rack"].n_unique())
 
 
 @st.fragment(run_every="5s")
@@ -95,10 +106,21 @@ def fleet_live() -> None:
         st.altair_chart(node_grid(nodes), width="stretch")
     else:
         st.info("No inventory is configured: nodes are not shown.")
-    st.subheader("Incidents")
     if not rows:
+        st.subheader("Incidents")
         st.success("No incident has been opened.")
         return
+    if opened:
+        st.subheader("Open now")
+    for one in opened:
+        st.page_link(incident_link(), label=f"{one['fault']} on {part(one['culprit'])}: {one['state']}, {one['reason']}",
+                     icon=":material/error:", query_params={"incident": one["id"]})
+    st.subheader("Incidents")
+    incident_table(rows)
+
+
+def incident_table(rows: list[dict[str, Any]]) -> None:
+    """All incidents, each with a link to its page."""
     st.dataframe(
         [{"opened (UTC)": r["opened_at"][:19].replace("T", " "), "state": r["state"], "fault": r["fault"],
           "part": part(r["culprit"]), "confidence": r["confidence"], "jobs": ", ".join(r["jobs"]),
@@ -110,6 +132,8 @@ def fleet_live() -> None:
             "GPU-hours lost": st.column_config.NumberColumn(format="%.2f"),
         },
     )
+    if len(rows) >= SHOWN_INCIDENTS:
+        st.caption(f"The newest {SHOWN_INCIDENTS} are shown; the API has the others.")
 
 
 def fleet_page() -> None:
@@ -119,12 +143,12 @@ def fleet_page() -> None:
 
 
 def evidence_frame(answer: dict[str, Any], culprit: dict[str, Any] | None) -> pl.DataFrame:
-    """Long rows (time, value, who) of a signal: the culprit against the median of all parts."""
+    """Long rows (time, value, who) of a signal: the culprit against the median of all parts; missing values break a line."""
     times = [parse_rfc3339(t) for t in answer["times"]]
-    rows = [{"time": t, "value": v, "who": PEERS} for t, v in zip(times, answer["median"], strict=True) if v is not None]
-    for one in answer["series"]:
-        if culprit and _is(one["target"], culprit):
-            rows += [{"time": t, "value": v, "who": CULPRIT} for t, v in zip(times, one["values"], strict=True) if v is not None]
+    lines = [(CULPRIT, one["values"]) for one in answer["series"] if culprit and _is(one["target"], culprit)]
+    lines.append((PEERS, answer["median"]))
+    rows = [{"time": t, "value": v, "who": who} for who, values in lines if any(v is not None for v in values)
+            for t, v in zip(times, values, strict=True)]
     frame = pl.DataFrame(rows, schema={"time": pl.Int64, "value": pl.Float64, "who": pl.String})
     return frame.with_columns(pl.from_epoch("time", time_unit="ms"))
 
@@ -140,81 +164,142 @@ def _is(target: dict[str, Any], culprit: dict[str, Any]) -> bool:
 def evidence_chart(frame: pl.DataFrame, unit: str, marks: list[dict[str, Any]]) -> alt.LayerChart:
     """Culprit against peers, with the incident's moments as rules."""
     colours = alt.Scale(domain=[CULPRIT, PEERS], range=["#e03131", "#868e96"])
+    axis = alt.Axis(format=AXIS_FORMATS.get(unit, "~g"), titleFontWeight="normal")
     lines = alt.Chart(frame).mark_line(interpolate="step-after", strokeWidth=2).encode(
-        x=alt.X("time:T", title="UTC", axis=alt.Axis(format="%H:%M"), scale=alt.Scale(type="utc")),
-        y=alt.Y("value:Q", title=unit, scale=alt.Scale(zero=False)),
-        color=alt.Color("who:N", scale=colours, legend=alt.Legend(title=None, orient="top")),
-        tooltip=["time:T", "value:Q", "who:N"])
+        x=alt.X("time:T", title="UTC", axis=alt.Axis(format="%H:%M", tickCount=8, titleFontWeight="normal"),
+                scale=alt.Scale(type="utc")),
+        y=alt.Y("value:Q", title="share" if unit == "ratio" else unit, axis=axis, scale=alt.Scale(zero=False)),
+        color=alt.Color("who:N", scale=colours, legend=alt.Legend(title=None, orient="bottom")),
+        tooltip=[alt.Tooltip("time:T", format="%H:%M:%S"), alt.Tooltip("value:Q", format=".4~g"), "who:N"])
     moments = pl.DataFrame(marks).with_columns(pl.from_epoch("time", time_unit="ms"))
     base = alt.Chart(moments).encode(x=alt.X("time:T", scale=alt.Scale(type="utc")))
     rules = base.mark_rule(strokeDash=[4, 3], color="#1c7ed6")
-    words = base.mark_text(align="left", dx=4, dy=-4, y=0, color="#1c7ed6", baseline="top").encode(text="what:N")
-    return (lines + rules + words).properties(height=220)
+    words = base.mark_text(align="left", dx=2, color="#1c7ed6", baseline="bottom").encode(
+        text="what:N", y=alt.value(-4), yOffset=alt.value(0))
+    above = base.transform_filter("datum.high").mark_text(align="left", dx=2, color="#1c7ed6", baseline="bottom").encode(
+        text="what:N", y=alt.value(-16))
+    return (lines + rules + words.transform_filter("!datum.high") + above).properties(height=200)
+
+
+def moments(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """The incident's moments as rows (time in ms, what, high = one line up, so that near ones stay readable)."""
+    found = [("onset", one["onset_at"]), ("opened", one["opened_at"])]
+    if one["resolved_at"]:
+        found.append((one["state"], one["resolved_at"]))
+    return [{"time": parse_rfc3339(at), "what": what, "high": i % 2 == 1} for i, (what, at) in enumerate(found)]
 
 
 def show_evidence(one: dict[str, Any]) -> None:
-    """A chart and a sentence for each signal of the incident's evidence."""
-    onset, opened = parse_rfc3339(one["onset_at"]), parse_rfc3339(one["opened_at"])
-    marks = [{"time": onset, "what": "onset"}, {"time": opened, "what": "opened"}]
-    end = parse_rfc3339(one["updated_at"])
-    if one["resolved_at"]:
-        end = parse_rfc3339(one["resolved_at"])
-        marks.append({"time": end, "what": "resolved"})
-    for row, words in zip(one["evidence"], evidence(one["evidence"], 20), strict=False):
-        st.markdown(f"**{words}**")
-        if "." not in row["signal"]:
-            continue
-        answer = ask("/api/greylag/v1/windows", signal=row["signal"], start=rfc3339(onset - BEFORE_MS),
-                     end=rfc3339(end + AFTER_MS))
-        frame = evidence_frame(answer, one["culprit"])
-        if frame.is_empty():
-            st.caption("No stored values of this signal around the incident.")
-            continue
-        st.altair_chart(evidence_chart(frame, answer["unit"], marks), width="stretch")
+    """Each measured reason as a sentence; each signal once as a chart around the incident."""
+    marks = moments(one)
+    start = marks[0]["time"] - BEFORE_MS
+    end = parse_rfc3339(one["resolved_at"] or one["updated_at"]) + AFTER_MS
+    sentences: dict[str, list[str]] = {}
+    for row, words in zip(one["evidence"], evidence(one["evidence"], len(one["evidence"])), strict=True):
+        sentences.setdefault(row["signal"], []).append(words)
+    if not sentences:
+        st.caption("No measurement belongs to this incident.")
+    columns = st.columns(2)
+    for i, (signal, words) in enumerate(sentences.items()):
+        with columns[i % 2]:
+            st.markdown("  \n".join(f"**{line}**" for line in words))
+            if signal in SIGNALS:
+                show_signal(signal, one, start, end, marks)
+
+
+def show_signal(signal: str, one: dict[str, Any], start: int, end: int, marks: list[dict[str, Any]]) -> None:
+    """The chart of a signal: the culprit and the median of all parts from the store, also long after the incident."""
+    answer = ask("/api/greylag/v1/windows", signal=signal, start=rfc3339(start), end=rfc3339(end),
+                 node=(one["culprit"] or {}).get("node"))
+    frame = evidence_frame(answer, one["culprit"])
+    if frame.is_empty():
+        st.caption("No value of this signal is stored around the incident.")
+        return
+    st.altair_chart(evidence_chart(frame, answer["unit"], marks), width="stretch")
+    if answer["cut"]:
+        st.caption(f"Not all is drawn: {answer['cut']}.")
+
+
+def chosen_incident(rows: list[dict[str, Any]]) -> str | None:
+    """The incident that the address or the box asks for; None where there is none."""
+    wanted = st.query_params.get("incident")
+    if wanted and wanted not in {r["id"] for r in rows}:
+        try:
+            rows = [client().get(f"/api/greylag/v1/incidents/{wanted}")["incident"], *rows]
+        except BadInput:
+            st.warning(f"There is no incident {wanted}.")
+        except Unavailable:
+            ask("/healthz")
+    if not rows:
+        return None
+    names = {r["id"]: f"{r['opened_at'][:19].replace('T', ' ')}  {r['fault']} on {part(r['culprit'])} ({r['state']})"
+             for r in rows}
+    ids = list(names)
+    index = ids.index(wanted) if wanted in names else 0
+    chosen = st.selectbox("Incident", ids, index=index, format_func=lambda i: names.get(i, i), key="incident")
+    st.query_params["incident"] = chosen
+    return str(chosen)
+
+
+def lasted(one: dict[str, Any]) -> str:
+    """How long it lasted or lasts, from its onset."""
+    end = one["resolved_at"] or one["updated_at"]
+    minutes = (parse_rfc3339(end) - parse_rfc3339(one["onset_at"])) / 60_000
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def incident_page() -> None:
     """One incident: what, where, why, what was done."""
-    rows = incidents()
-    st.title("Incident")
-    if not rows:
+    title = st.empty()
+    title.title("Incident")
+    chosen = chosen_incident(incidents())
+    if chosen is None:
         st.success("No incident has been opened.")
         return
-    ids = [r["id"] for r in rows]
-    wanted = st.query_params.get("incident")
-    names = {r["id"]: f"{r['opened_at'][:19].replace('T', ' ')}  {r['fault']} on {part(r['culprit'])}  ({r['state']})" for r in rows}
-    chosen = st.selectbox("Incident", ids, index=ids.index(wanted) if wanted in ids else 0, format_func=names.__getitem__,
-                          key="incident")
-    st.query_params["incident"] = chosen
     answer = ask(f"/api/greylag/v1/incidents/{chosen}")
     one = answer["incident"]
+    title.title(f"{one['fault']} on {part(one['culprit'])}")
     columns = st.columns(4)
-    columns[0].metric("Fault", one["fault"])
-    columns[1].metric("Part", part(one["culprit"]))
-    columns[2].metric("Confidence", f"{one['confidence']:.2f}")
+    columns[0].metric("State", one["state"])
+    columns[1].metric("Confidence", f"{one['confidence']:.2f}")
+    columns[2].metric("Lasted" if one["resolved_at"] else "Lasts for", lasted(one))
     columns[3].metric("GPU-hours lost", f"{one['lost_gpu_hours']:.2f}")
-    st.caption(f"{one['id']} · scope {one['scope']} · owner {one['owner']} · {one['class']} · {one['state']}: {one['reason']}"
-               f" · jobs {', '.join(one['jobs']) or 'none'}")
+    st.caption(f"{one['id']} · {one['state']}: {one['reason']} · scope {one['scope']} · owner {one['owner']} · {one['class']}"
+               f" · jobs: {', '.join(one['jobs']) or 'none'} · onset {one['onset_at'][:19].replace('T', ' ')} UTC")
+    left, right = st.columns(2)
+    left.subheader("What was done")
+    for row in answer["actions"]:
+        if row["outcome"]["state"] != "RUNNING":
+            left.text(f"{row['at'][11:19]} {' '.join(line.strip() for line in action_lines(row))}")
+    if not answer["actions"]:
+        left.caption("Nothing was done.")
+    right.subheader("Suspects")
+    if one["suspects"]:
+        right.dataframe([{"part": part(s["target"]), "probability": s["probability"], "reasons": ", ".join(s["reasons"])}
+                         for s in one["suspects"]], hide_index=True, width="stretch")
+    else:
+        right.caption("No single part stands out.")
     st.subheader("Evidence")
     show_evidence(one)
-    left, right = st.columns(2)
-    left.subheader("Suspects")
-    left.dataframe([{"part": part(s["target"]), "probability": s["probability"], "reasons": ", ".join(s["reasons"])}
-                    for s in one["suspects"]], hide_index=True, width="stretch")
-    right.subheader("What was done")
-    for row in answer["actions"]:
-        for line in action_lines(row):
-            right.text(f"{row['outcome']['at'][11:19] if row['outcome']['at'] else ''} {line.strip()}")
-    if not answer["actions"]:
-        right.caption("Nothing was done.")
+
+
+@st.cache_resource
+def pages() -> list[Any]:
+    """The two pages; the second is what links point to."""
+    return [st.Page(fleet_page, title="Fleet", icon=":material/grid_view:", url_path="fleet", default=True),
+            st.Page(incident_page, title="Incident", icon=":material/search:", url_path="incident")]
+
+
+def incident_link() -> Any:
+    """The incident page, as a link's aim."""
+    return pages()[1]
 
 
 def main() -> None:
     """The two pages."""
     st.set_page_config(page_title="Greylag", layout="wide")
-    pages = [st.Page(fleet_page, title="Fleet", url_path="fleet", default=True),
-             st.Page(incident_page, title="Incident", url_path="incident")]
-    st.navigation(pages).run()
+    st.set_option("client.toolbarMode", "minimal")
+    st.navigation(pages()).run()
 
 
 main()

@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from app.page import metrics_page
-from core.clock import TICK_MS, parse_rfc3339, rfc3339
-from core.errors import BadInput
-from core.render import plain, tidy
-from core.signals import SIGNALS, unit_of
-from core.window import Window
+from core.clock import TICK_MS, rfc3339
+from core.errors import BadInput, nearest
+from core.render import plain
+from core.signals import SIGNALS
+from pipeline import history as past
 from pipeline import promql
 from pipeline.api import limit_of, time_of
 
 if TYPE_CHECKING:
     from app.owner import Owner
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 class OwnerHouse:
@@ -74,8 +74,7 @@ class OwnerHouse:
         return {"items": self._owner.brain.coverage_rows(), "next": None}
 
     def _incidents(self, params: Mapping[str, Any]) -> Any:
-        rows = self._owner.store.incidents(since=_since(params), limit=limit_of(params))
-        return {"items": rows, "next": None}
+        return _listed(*self._owner.store.incident_page(_since(params), limit_of(params), params.get("cursor")))
 
     def _incident(self, params: Mapping[str, Any]) -> Any:
         rows = self._owner.store.incidents(id=params["id"], limit=1)
@@ -84,16 +83,15 @@ class OwnerHouse:
         return {"incident": rows[0], "actions": self._owner.store.actions(incident=params["id"], limit=1000)}
 
     def _findings(self, params: Mapping[str, Any]) -> Any:
-        return {"items": self._owner.store.findings(since=_since(params), limit=limit_of(params)), "next": None}
+        return _listed(*self._owner.store.finding_page(_since(params), limit_of(params), params.get("cursor")))
 
     def _actions(self, params: Mapping[str, Any]) -> Any:
-        return {"items": self._owner.store.actions(since=_since(params), limit=limit_of(params)), "next": None}
+        return _listed(*self._owner.store.action_page(_since(params), limit_of(params), params.get("cursor")))
 
     def _events(self, params: Mapping[str, Any]) -> Any:
         now = self._owner.clock.now_ms()
-        start = time_of(params, "since", now - 86_400_000)
-        rows = self._owner.store.events(start, now + TICK_MS, (), limit_of(params))
-        return {"items": [plain(e) for e in rows], "next": None}
+        since = time_of(params, "since", now - DAY_MS)
+        return _listed(*self._owner.store.event_page(since, now + TICK_MS, limit_of(params), params.get("cursor")))
 
     def _records(self, params: Mapping[str, Any]) -> Any:
         cursor = str(params.get("cursor", "0"))
@@ -108,13 +106,15 @@ class OwnerHouse:
         return None if last is None else rfc3339(last)
 
     def _windows(self, params: Mapping[str, Any]) -> Any:
-        window: Window | None = self._owner.last_window
         signal = str(params.get("signal", ""))
         if signal not in SIGNALS:
-            raise BadInput("signal", "", signal, "a canonical signal is needed (core/contracts.md lists them)")
-        if window is None:
-            return {"signal": signal, "unit": unit_of(signal), "times": [], "series": []}
-        return window_document(window, signal, params)
+            raise BadInput("signal", "", signal, f"a canonical signal is needed (core/contracts.md lists them){nearest(signal, SIGNALS)}")
+        filters = {k: str(params[k]) for k in ("node", "device", "job") if params.get(k)}
+        if params.get("start") is not None or params.get("end") is not None:
+            end = time_of(params, "end", self._owner.clock.now_ms())
+            start = time_of(params, "start", end - HOUR_MS)
+            return past.document(past.history(self._owner.store, signal, start, end, filters.get("node")), filters)
+        return past.document(past.of_window(self._owner.last_window, signal), filters)
 
     # --- what people do ---------------------------------------------------------------------------------------------
     def command(self, what: str, params: Mapping[str, Any]) -> Any:
@@ -133,28 +133,12 @@ class OwnerHouse:
         return {"done": what, "frozen": engine.frozen}
 
 
-def window_document(window: Window, signal: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The last window's block of a signal, filtered by node, device, job; with the median over all its parts."""
-    block = window.block(signal)
-    wanted = {k: str(params[k]) for k in ("node", "device", "job") if params.get(k)}
-    rows = []
-    for column, target in enumerate(block.entities):
-        if all(str(getattr(target, k)) == v for k, v in wanted.items()):
-            rows.append({"target": plain(target), "values": [tidy(v) for v in block.values[:, column].tolist()]})
-    with np.errstate(all="ignore"):
-        median = [tidy(float(np.nanmedian(row))) if row.size and not np.isnan(row).all() else None for row in block.values]
-    return {"signal": signal, "unit": unit_of(signal), "times": [rfc3339(int(t)) for t in window.times],
-            "median": median, "series": rows}
+def _listed(items: list[dict[str, Any]], cursor: str | None) -> dict[str, Any]:
+    return {"items": items, "next": cursor}
 
 
 def _since(params: Mapping[str, Any]) -> int | None:
-    text = params.get("since")
-    if text is None:
-        return None
-    try:
-        return parse_rfc3339(str(text).replace(" ", "+"))
-    except ValueError:
-        raise BadInput("since", "", text, "a time in RFC 3339 is needed") from None
+    return time_of(params, "since", 0) if params.get("since") is not None else None
 
 
 def _step_ms(text: Any) -> int:

@@ -177,7 +177,8 @@ class HttpReader:
                 lambda: _Connection(self._buffer, self._forget), *server)
         except (OSError, UnicodeError) as error:
             raise SourceError("connect_failed", str(error) or type(error).__name__) from None
-        self._all.add(connection)
+        if connection.usable:  # else it is lost again already
+            self._all.add(connection)
         return connection
 
     # --- the pool -----------------------------------------------------------------------------------------------------

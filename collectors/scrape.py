@@ -18,15 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectors.discovery import ScrapeTarget
 from collectors.exposition import Known, Limits, Page, Sample, parse_exposition
+from collectors.exposition_template import PageTemplate
 from collectors.fetch import Body, Fetch, Request
 from collectors.mapping import Mapper
 from core.clock import monotonic_seconds
 from core.derive import STALE_NAN
 from core.errors import SourceError
-from core.types import Layout, Scrape, Series
+from core.types import Floats, Layout, Scrape, Series
 
 OWN_SERIES = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 OLDEST_OWN_TIMESTAMP_MS = 300_000
@@ -39,11 +41,13 @@ Key = tuple[str, Labels, str]
 
 @dataclass(slots=True)
 class _Shape:
-    """keys: the page's series as parsed. take: which sample stands at each place of the layout."""
+    """keys: the page's series as parsed. take: which sample stands at each place of the layout. template: of the last
+    page of this shape that was parsed, where it can have one."""
 
     keys: list[Key]
-    take: list[int]
+    take: NDArray[np.int64]
     layout: Layout
+    template: PageTemplate | None = None
 
 
 def merge_labels(page: Labels, target: Mapping[str, str], honor: bool) -> Labels:
@@ -87,17 +91,36 @@ class TargetScraper:
 
     def page(self, body: Body, slot_ms: int, started: float) -> tuple[Layout, Scrape]:
         """The layout and scrape of a body. Raises SourceError where it breaks the format or a limit."""
+        shape, values = self._alike(body) or self._parsed(body, slot_ms)
+        took = monotonic_seconds() - started
+        values[-3:] = (1.0, took, float(len(shape.keys)))
+        clean = self.mapper.clean(shape.layout, values)
+        return shape.layout, Scrape(shape.layout.id, self.target.info.id, slot_ms, clean, took)
+
+    def _alike(self, body: Body) -> tuple[_Shape, Floats] | None:
+        """The values of a page like the last one; None where it must be parsed."""
+        shape = self._last
+        if shape is None or shape.template is None or len(body.data) > self.target.body_size_limit:
+            return None
+        read = shape.template.values(body.data, body.content_type)
+        if read is None:
+            return None
+        self.tolerated.update(shape.template.tolerated)
+        values = np.empty(len(shape.take) + len(OWN_SERIES))
+        values[: len(shape.take)] = read[shape.take]
+        return shape, values
+
+    def _parsed(self, body: Body, slot_ms: int) -> tuple[_Shape, Floats]:
         page = parse_exposition(body.data, body.content_type, Limits(body_bytes=self.target.body_size_limit),
                                 known=self._known)
         if 0 < self.target.sample_limit < len(page.samples):
             raise SourceError("too_many_samples", f"{len(page.samples)} samples, {self.target.sample_limit} are allowed")
         self.tolerated.update(page.tolerated)
+        before = self._last
         shape = self._shape(page.samples)
-        took = monotonic_seconds() - started
-        values = self._values(page, shape, slot_ms)
-        values[-3:] = (1.0, took, float(len(page.samples)))
-        clean = self.mapper.clean(shape.layout, values)
-        return shape.layout, Scrape(shape.layout.id, self.target.info.id, slot_ms, clean, took)
+        if shape is before:  # a page that changes its shape at each reading gets no template: making one costs something
+            shape.template = PageTemplate.of(page, body.data, body.content_type, self._known)
+        return shape, self._values(page, shape, slot_ms)
 
     def failure(self, reason: str, slot_ms: int, took: float) -> tuple[Layout, Scrape]:
         """The scrape of a target that could not be read: its own series with `up` 0, and the reason."""
@@ -110,13 +133,14 @@ class TargetScraper:
         labels = tuple(sorted(self.target.info.labels.items()))
         return [Series(name, labels, "gauge") for name in OWN_SERIES]
 
-    def _values(self, page: Page, shape: _Shape, slot_ms: int) -> np.ndarray:
+    def _values(self, page: Page, shape: _Shape, slot_ms: int) -> Floats:
         samples = page.samples
-        values = np.empty(len(shape.take) + len(OWN_SERIES))
-        values[: len(shape.take)] = [samples[i].value for i in shape.take]
+        take = shape.take.tolist()
+        values = np.empty(len(take) + len(OWN_SERIES))
+        values[: len(take)] = [samples[i].value for i in take]
         if self.target.honor_timestamps:
             oldest, newest = slot_ms - OLDEST_OWN_TIMESTAMP_MS, slot_ms + NEWEST_OWN_TIMESTAMP_MS
-            for place, i in enumerate(shape.take):
+            for place, i in enumerate(take):
                 at = samples[i].at
                 if at is not None and not oldest <= at <= newest:
                     values[place] = STALE_NAN
@@ -141,7 +165,8 @@ class TargetScraper:
         series = [Series(name, labels, samples[rows[name, labels]].type) for name, labels in order]
         layout = self.mapper.layout(self.target.info, [*series, *own])
         known = self._shapes.pop(layout.id, None)
-        shape = _Shape(keys, [rows[key] for key in order], known.layout if known else layout)
+        take = np.array([rows[key] for key in order], np.int64)
+        shape = _Shape(keys, take, known.layout if known else layout)
         self._shapes[layout.id] = shape
         while len(self._shapes) > SHAPES_KEPT:
             self._shapes.popitem(last=False)

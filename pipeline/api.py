@@ -7,8 +7,9 @@ Built over the `House` protocol, so that it knows neither DuckDB nor the tick th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
+from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -18,7 +19,10 @@ from core.errors import BadInput, GreylagError, Unavailable
 from core.render import dumps
 
 PIECE_POINTS = 5000
+SMALL_POINTS = 250  # a value of at most so many is encoded in one go
 MOST_ROWS = 1000
+LARGEST_FORM_BYTES = 1024 * 1024
+LATEST_MS = 253_402_300_799_999  # the end of the year 9999: what RFC 3339 can write
 VERSION = "0.1.0"
 PROMETHEUS_VERSION = "2.42.0"  # the version whose answers ours are compared with in the tests
 
@@ -35,9 +39,9 @@ class House(Protocol):
         ...
 
     def read(self, what: str, params: Mapping[str, Any]) -> Any:
-        """A document of Greylag's own: inventory, incidents, findings, actions, records, coverage, windows, …
+        """A document of Greylag's own: a name of `LISTS`, or `incident` with its `id`.
 
-        Raises KeyError for an id that is not known.
+        Raises KeyError for an id that is not known, BadInput for a parameter that is wrong.
         """
         ...
 
@@ -53,7 +57,7 @@ class House(Protocol):
 def limit_of(params: Mapping[str, Any]) -> int:
     """The `limit` parameter, at most 1,000. Raises BadInput."""
     text = str(params.get("limit", 100))
-    if not text.isdigit() or not 1 <= int(text) <= MOST_ROWS:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MOST_ROWS:
         raise BadInput("limit", "", text, f"a whole number from 1 to {MOST_ROWS} is needed")
     return int(text)
 
@@ -64,29 +68,67 @@ def time_of(params: Mapping[str, Any], key: str, default: int) -> int:
     if text is None:
         return default
     try:
-        return round(float(text) * 1000)
+        at = round(float(text) * 1000)
     except (ValueError, OverflowError):
-        pass
-    try:
-        return parse_rfc3339(str(text).replace(" ", "+"))
-    except ValueError:
-        raise BadInput(key, "", text, "a time in RFC 3339 or in seconds since the epoch is needed") from None
+        try:
+            at = parse_rfc3339(str(text).replace(" ", "+"))  # an unescaped + of a zone arrives as a space
+        except ValueError:
+            at = -1
+    if not 0 <= at <= LATEST_MS:
+        raise BadInput(key, "", text, "a time in RFC 3339 or in seconds since the epoch is needed")
+    return at
 
 
-def pieces(answer: Mapping[str, Any]) -> Iterator[bytes]:
-    """A query_range answer as JSON in pieces of at most 5,000 points, so that no encoding holds the loop for long."""
-    data = answer.get("data")
-    if not isinstance(data, Mapping) or data.get("resultType") != "matrix":
-        yield dumps(answer).encode()
-        return
-    yield b'{"status":"success","data":{"resultType":"matrix","result":['
-    for i, row in enumerate(data["result"]):
-        yield (b"," if i else b"") + b'{"metric":' + dumps(row["metric"]).encode() + b',"values":['
-        points = row["values"]
-        for at in range(0, len(points), PIECE_POINTS):
-            yield (b"," if at else b"") + dumps(points[at : at + PIECE_POINTS]).encode()[1:-1]
-        yield b"]}"
-    yield b"]}}"
+def pieces(answer: Any) -> Iterator[bytes]:
+    """An answer as JSON in pieces of at most 5,000 points, so that no encoding holds the interpreter for long.
+
+    A point is a number, a text or a [time, value] pair. The pieces together are what `core.render.dumps` gives.
+    """
+    held: list[str] = []
+    points = 0
+    for text, many in _tokens(answer):
+        if points + many > PIECE_POINTS and held:
+            yield "".join(held).encode()
+            held, points = [], 0
+        held.append(text)
+        points += many
+    yield "".join(held).encode()
+
+
+def _tokens(value: Any) -> Iterator[tuple[str, int]]:
+    many = _points(value)
+    if many <= SMALL_POINTS or not isinstance(value, (Mapping, list)):
+        yield dumps(value), many
+    elif isinstance(value, Mapping):
+        for i, (key, inner) in enumerate(value.items()):
+            yield ("," if i else "{") + dumps(key) + ":", 0
+            yield from _tokens(inner)
+        yield "}", 0
+    elif isinstance(value[0], Mapping):
+        for i, inner in enumerate(value):
+            yield "," if i else "[", 0
+            yield from _tokens(inner)
+        yield "]", 0
+    else:
+        for at in range(0, len(value), PIECE_POINTS):
+            chunk = value[at : at + PIECE_POINTS]
+            yield ("," if at else "[") + dumps(chunk)[1:-1], len(chunk)
+        yield "]", 0
+
+
+def _points(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(_points(inner) for inner in value.values())
+    if isinstance(value, list):
+        return sum(_points(inner) for inner in value) if value and isinstance(value[0], Mapping) else len(value)
+    return 1
+
+
+def json_answer(answer: Any, status: int = 200) -> Response:
+    """The answer, in pieces where it is long."""
+    if _points(answer) <= PIECE_POINTS:
+        return Response(dumps(answer).encode(), status, media_type="application/json")
+    return StreamingResponse(pieces(answer), status, media_type="application/json")
 
 
 def create_api(house: House) -> FastAPI:
@@ -99,25 +141,42 @@ def create_api(house: House) -> FastAPI:
     return app
 
 
+def _error(status: int, kind: str, text: str) -> JSONResponse:
+    return JSONResponse({"status": "error", "errorType": kind, "error": text}, status)
+
+
 def _errors(app: FastAPI) -> None:
-    async def bad(request: Request, error: Exception) -> JSONResponse:
-        status = 503 if isinstance(error, Unavailable) else 400
-        return JSONResponse({"status": "error", "errorType": "bad_data" if status == 400 else "unavailable",
-                             "error": str(error)}, status)
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, Unavailable):
+            return _error(503, "unavailable", str(error))
+        return _error(400, "bad_data", str(error))
 
     async def missing(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"status": "error", "errorType": "not_found", "error": f"not known: {error}"}, 404)
+        if isinstance(error, _NotKnown):
+            return _error(404, "not_found", f"{error.what} {error.name} is not known")
+        return _error(404, "not_found", f"there is no {request.url.path}; /docs lists what there is")
 
-    app.add_exception_handler(GreylagError, bad)
-    app.add_exception_handler(KeyError, missing)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return _error(500, "internal", f"Greylag failed on this request ({type(error).__name__}); its log says more")
+
+    app.add_exception_handler(GreylagError, refused)
+    app.add_exception_handler(_NotKnown, missing)
+    app.add_exception_handler(404, missing)
+    app.add_exception_handler(Exception, failed)
+
+
+class _NotKnown(Exception):
+    def __init__(self, what: str, name: str) -> None:
+        self.what, self.name = what, name
+        super().__init__(name)
 
 
 def _plain(app: FastAPI, house: House) -> None:
     @app.get("/metrics", tags=["own"])
     async def metrics(request: Request) -> Response:
-        """Greylag's own series."""
-        body, content_type = house.metrics(request.headers.get("accept", ""))
-        return Response(body, media_type=content_type)
+        """Greylag's own series, in the text format or in OpenMetrics as the scraper accepts."""
+        body, content_type = await asyncio.to_thread(house.metrics, request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
 
     @app.get("/healthz", tags=["own"])
     async def healthz() -> dict[str, str]:
@@ -126,42 +185,81 @@ def _plain(app: FastAPI, house: House) -> None:
 
     @app.get("/readyz", tags=["own"])
     async def readyz() -> JSONResponse:
-        """Ticks are being judged."""
-        ok, words = house.ready()
+        """Ticks are being judged; 503 with the reason where they are not."""
+        ok, words = await asyncio.to_thread(house.ready)
         return JSONResponse({"status": "ready" if ok else "not ready", "reason": words}, 200 if ok else 503)
 
 
 async def _params(request: Request) -> dict[str, Any]:
-    out: dict[str, Any] = dict(request.query_params)
-    matches = request.query_params.getlist("match[]")
+    """Query parameters, and those of a form that was POSTed, which win; `match` holds all `match[]`."""
+    pairs = request.query_params.multi_items()
     if request.method == "POST":
-        form = await request.form()
-        out.update({k: str(v) for k, v in form.items()})
-        matches += [str(v) for v in form.getlist("match[]")]
-    out.pop("match[]", None)
-    out["match"] = matches
+        body = await request.body()
+        if len(body) > LARGEST_FORM_BYTES:
+            raise BadInput("the form", "", f"{len(body)} bytes", f"at most {LARGEST_FORM_BYTES} are allowed")
+        pairs += parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+    out: dict[str, Any] = {key: value for key, value in pairs if key != "match[]"}
+    out["match"] = [value for key, value in pairs if key == "match[]"]
     return out
+
+
+def _described(*names: str) -> dict[str, Any]:
+    """OpenAPI's words for query parameters."""
+    return {"parameters": [{"name": name, "in": "query", "required": False, "description": PARAMETERS[name],
+                            "schema": {"type": "string"}} for name in names]}
+
+
+PARAMETERS = {
+    "query": "a plain selector, such as up{job=\"dcgm\"}, or a number",
+    "time": "RFC 3339 or seconds since the epoch; default: now",
+    "start": "RFC 3339 or seconds since the epoch; default: an hour before the end",
+    "end": "RFC 3339 or seconds since the epoch; default: now",
+    "step": "seconds, or a duration such as 15s; at most 11,000 points a series",
+    "match[]": "a selector; may be given several times",
+    "since": "RFC 3339 or seconds since the epoch: only what changed at or after it",
+    "limit": "1 to 1000 rows; default 100",
+    "cursor": "the `next` of the last answer",
+    "signal": "a canonical signal, such as gpu.temperature_celsius",
+    "node": "only parts of this node", "device": "only this device", "job": "only ranks of this job",
+}
+PROMETHEUS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "query": ("The value of a selector at one time.", ("query", "time")),
+    "query_range": ("The values of a selector from start to end.", ("query", "start", "end", "step")),
+    "series": ("Label sets of the series that match.", ("match[]", "start", "end")),
+    "labels": ("Label names.", ("match[]", "start", "end")),
+}
+PAGED = ("since", "limit", "cursor")
+LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "inventory": ("Nodes, jobs and storage as they are now.", ()),
+    "coverage": ("What is known of each node and signal now.", ()),
+    "findings": ("What detectors hold or held, the newest first.", PAGED),
+    "incidents": ("Incidents, the newest first.", PAGED),
+    "actions": ("Rows of the action ledger, the newest first.", PAGED),
+    "policies": ("The policy, its mode, and whether actions are frozen.", ()),
+    "windows": ("A canonical signal by part: the last window, or the stored past where start or end is given.",
+                ("signal", "start", "end", "node", "device", "job")),
+    "events": ("Events, the newest first; of the last day where `since` is not given.", PAGED),
+    "records": ("The story in order, one line of `replay --json` each, after the cursor.", ("limit", "cursor")),
+}
 
 
 def _prometheus(app: FastAPI, house: House) -> None:
     async def ask(what: str, params: Mapping[str, Any]) -> Response:
         answer = await asyncio.to_thread(house.prometheus, what, params)
-        status = 200 if answer.get("status") == "success" else int(answer.pop("code", 400))
-        if what == "query_range" and status == 200:
-            return StreamingResponse(pieces(answer), media_type="application/json")
-        return JSONResponse(answer, status)
+        return json_answer(answer, 200 if answer.get("status") == "success" else int(answer.pop("code", 400)))
 
-    for name in ("query", "query_range", "series", "labels"):
-        def door(name: str = name) -> Callable[[Request], Any]:
-            async def handle(request: Request) -> Response:
-                return await ask(name, await _params(request))
+    def door(name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            return await ask(name, await _params(request))
 
-            return handle
+        return handle
 
-        app.add_api_route(f"/api/v1/{name}", door(), methods=["GET", "POST"], tags=["Prometheus"], name=name,
-                          response_model=None)
+    for name, (words, parameters) in PROMETHEUS.items():
+        for method in ("GET", "POST"):  # one route each: OpenAPI wants one name for one operation
+            app.add_api_route(f"/api/v1/{name}", door(name), methods=[method], tags=["Prometheus"], description=words,
+                              name=f"{name}_{method.lower()}", response_model=None, openapi_extra=_described(*parameters))
 
-    @app.get("/api/v1/label/{label}/values", tags=["Prometheus"])
+    @app.get("/api/v1/label/{label}/values", tags=["Prometheus"], openapi_extra=_described("match[]", "start", "end"))
     async def values(label: str, request: Request) -> Response:
         """Values of a label."""
         return await ask("values", {**await _params(request), "label": label})
@@ -174,21 +272,23 @@ def _prometheus(app: FastAPI, house: House) -> None:
 
 
 def _own(app: FastAPI, house: House) -> None:
-    lists = ("inventory", "coverage", "findings", "incidents", "actions", "policies", "windows", "events", "records")
-    for name in lists:
-        def door(name: str = name) -> Callable[[Request], Any]:
-            async def handle(request: Request) -> Any:
-                return JSONResponse(await asyncio.to_thread(house.read, name, dict(request.query_params)))
+    def door(name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            return json_answer(await asyncio.to_thread(house.read, name, dict(request.query_params)))
 
-            return handle
+        return handle
 
-        app.add_api_route(f"/api/greylag/v1/{name}", door(), methods=["GET"], tags=["Greylag"], name=name,
-                          response_model=None)
+    for name, (words, parameters) in LISTS.items():
+        app.add_api_route(f"/api/greylag/v1/{name}", door(name), methods=["GET"], tags=["Greylag"], name=name,
+                          description=words, response_model=None, openapi_extra=_described(*parameters))
 
     @app.get("/api/greylag/v1/incidents/{incident}", tags=["Greylag"])
-    async def incident(incident: str) -> JSONResponse:
-        """One incident with its actions."""
-        return JSONResponse(await asyncio.to_thread(house.read, "incident", {"id": incident}))
+    async def incident(incident: str) -> Response:
+        """One incident, with the rows of its actions from the oldest on."""
+        try:
+            return json_answer(await asyncio.to_thread(house.read, "incident", {"id": incident}))
+        except KeyError:
+            raise _NotKnown("the incident", incident) from None
 
     @app.post("/api/greylag/v1/freeze", tags=["Greylag"])
     async def freeze() -> Any:
@@ -200,9 +300,15 @@ def _own(app: FastAPI, house: House) -> None:
         """Actions may start again."""
         return await asyncio.to_thread(house.command, "resume", {})
 
-    @app.post("/api/greylag/v1/actions/{action:path}/{word}", tags=["Greylag"])
-    async def decide(action: str, word: str) -> Any:
-        """approve or reject a proposed action."""
-        if word not in ("approve", "reject"):
-            raise KeyError(word)
-        return await asyncio.to_thread(house.command, word, {"id": action})
+    def decision(word: str) -> Callable[[str], Awaitable[Any]]:
+        async def decide(action: str) -> Any:
+            try:
+                return await asyncio.to_thread(house.command, word, {"id": action})
+            except KeyError:
+                raise _NotKnown("the action", action) from None
+
+        return decide
+
+    for word, words in (("approve", "A proposed action may be carried out."), ("reject", "A proposed action is not carried out.")):
+        app.add_api_route(f"/api/greylag/v1/actions/{{action:path}}/{word}", decision(word), methods=["POST"], name=word,
+                          tags=["Greylag"], description=words, response_model=None)

@@ -17,31 +17,34 @@ from numpy.typing import NDArray
 from core.clock import TICK_MS, rfc3339, tick_at_or_after, tick_at_or_before
 from core.derive import derive
 from core.errors import BadInput
-from core.protocols import Matcher
 from core.render import plain, tidy
 from core.signals import SIGNALS, unit_of
 from core.types import Floats, Series, SignalRef, Target
+from core.window import Window
 
 MOST_POINTS = 2_000
 MOST_PARTS = 512
-SERIES_AT_ONCE = 2_000  # one read of the store: 2,000 series of 2,000 points are 100 MB at most
+FEWEST_PARTS = 16
+MOST_SAMPLES = 4_000_000  # an answer over a long time has fewer parts: reading stays a matter of a second or two
+PIECE_SAMPLES = 1_000_000
 UNKNOWN_INTERVAL_MS = 60_000.0  # as in the window, before an interval is known
 HOLD_INTERVALS = 1.5  # a gauge is held so long (core.window.Block)
 GAP_INTERVALS = 3.0  # a counter's rate is missing across a longer gap (core.window.Block)
 
 Times = NDArray[np.int64]
+Meaning = tuple[str, Series, SignalRef]  # the scrape target's id, the series, and what it means there
 
 
 class Archive(Protocol):
     """What is asked of the store (`pipeline.store.duck.DuckStore`)."""
 
     def meanings(self, signal: str, start: int, end: int, node: str | None = None,
-                 most: int = MOST_PARTS) -> list[tuple[str, Series, SignalRef]]:
-        """(scrape target's id, series, reference) of what means the signal."""
+                 most: int = MOST_PARTS) -> list[Meaning]:
+        """What means the signal between the two times (ms)."""
         ...
 
-    def arrays(self, matchers: Sequence[Matcher], start: int, end: int) -> Sequence[Any]:
-        """Series with `at` int64[n] (ms) and raw `values` float64[n]."""
+    def arrays_of(self, series: Sequence[Series], start: int, end: int) -> Sequence[Any]:
+        """Each series with `at` int64[n] (ms) and raw `values` float64[n]."""
         ...
 
 
@@ -81,16 +84,17 @@ def history(store: Archive, signal: str, start: int, end: int, node: str | None 
     if signal not in SIGNALS:
         raise BadInput("signal", "", signal, "a canonical signal is needed (core/contracts.md lists them)")
     times, step = grid(start, end)
-    reach = start - 2 * int(GAP_INTERVALS * UNKNOWN_INTERVAL_MS)  # the sample before the first point, and its own before it
-    found = store.meanings(signal, reach, end, node, MOST_PARTS) if node else []
-    if len({ref.target.key for _, _, ref in found}) <= MOST_PARTS:
-        found += store.meanings(signal, reach, end, None, MOST_PARTS)
+    reach = start - int(2 * GAP_INTERVALS * UNKNOWN_INTERVAL_MS)  # what is held at the first point, and the rate before it
+    most = min(MOST_PARTS, max(FEWEST_PARTS, MOST_SAMPLES * TICK_MS // max(1, end - reach)))
+    found = store.meanings(signal, reach, end, node, most) if node else []
+    if len({ref.target.key for _, _, ref in found}) <= most:
+        found += store.meanings(signal, reach, end, None, most)
     rows = list({(target, series, ref.target.key): (target, series, ref) for target, series, ref in found}.values())
     parts: dict[str, Target] = {}
     for _, _, ref in rows:
-        if ref.target.key in parts or len(parts) < MOST_PARTS:
+        if ref.target.key in parts or len(parts) < most:
             parts[ref.target.key] = ref.target
-    cut = [f"only {MOST_PARTS} parts are read"] if len({ref.target.key for _, _, ref in rows}) > MOST_PARTS else []
+    cut = [f"only {most} parts are read"] if len({ref.target.key for _, _, ref in rows}) > most else []
     if step > TICK_MS:
         cut.append(f"one point each {step // 1000} s, {MOST_POINTS} at most")
     kept = [row for row in rows if row[2].target.key in parts]
@@ -99,32 +103,28 @@ def history(store: Archive, signal: str, start: int, end: int, node: str | None 
     return History(signal, step, times, tuple(parts.values()), values, "; ".join(cut) or None)
 
 
-def _read(store: Archive, signal: str, rows: Sequence[tuple[str, Series, SignalRef]], times: Times, start: int,
-          end: int) -> dict[int, Floats]:
-    """Row number → float64[point] on the grid."""
-    by_series: dict[tuple[str, tuple[tuple[str, str], ...]], list[int]] = {}
-    names: dict[str, int] = {}
+def of_window(window: Window | None, signal: str) -> History:
+    """The signal as the last window held it; empty before the first window."""
+    if window is None:
+        return History(signal, TICK_MS, np.zeros(0, np.int64), (), np.zeros((0, 0)))
+    block = window.block(signal)
+    return History(signal, window.step_seconds * 1000, window.times, block.entities, block.values)
+
+
+def _read(store: Archive, signal: str, rows: Sequence[Meaning], times: Times, start: int, end: int) -> dict[int, Floats]:
+    """Row number → float64[point] on the grid. The store is read in pieces, so that memory stays bounded."""
+    by_series: dict[Series, list[int]] = {}
     for i, (_, series, _) in enumerate(rows):
-        by_series.setdefault((series.name, series.labels), []).append(i)
-        names[series.name] = names.get(series.name, 0) + 1
+        by_series.setdefault(series, []).append(i)
+    every = list(by_series)
+    piece = max(1, PIECE_SAMPLES // max(1, (end - start) // TICK_MS))
     out: dict[int, Floats] = {}
-    for name in names:
-        for matchers in _narrow(name, [rows[i][1] for i in range(len(rows)) if rows[i][1].name == name]):
-            for one in store.arrays(matchers, start, end):
-                for i in by_series.get((one.series.name, one.series.labels), ()):
-                    ref = rows[i][2]
-                    at, seen = _canonical(signal, ref, one.at, one.values)
-                    out[i] = _on_grid(times, at, seen, _interval(one.at))
+    for first in range(0, len(every), piece):
+        for one in store.arrays_of(every[first : first + piece], start, end):
+            for i in by_series.get(one.series, ()):
+                at, seen = _canonical(signal, rows[i][2], one.at, one.values)
+                out[i] = _on_grid(times, at, seen, _interval(one.at))
     return out
-
-
-def _narrow(name: str, series: Sequence[Series]) -> list[list[Matcher]]:
-    """Matchers that select the series and few others: by name, and by instance where only some are wanted."""
-    instances = sorted({one.label("instance") for one in series})
-    by_name = Matcher("__name__", "=", name)
-    if len(series) <= SERIES_AT_ONCE or "" in instances:
-        return [[by_name]]
-    return [[by_name, Matcher("instance", "=", one)] for one in instances]
 
 
 def _interval(at: Times) -> float:
@@ -154,7 +154,7 @@ def _on_grid(times: Times, at: Times, values: Floats, interval: float) -> Floats
     return np.where(has & np.isfinite(values[safe]), values[safe], np.nan)
 
 
-def _combine(signal: str, rows: Sequence[tuple[str, Series, SignalRef]], read: Mapping[int, Floats],
+def _combine(signal: str, rows: Sequence[Meaning], read: Mapping[int, Floats],
              columns: Mapping[str, int], points: int) -> Floats:
     """float64[point, part]: copies, sums and maxima, as the window combines them.
 

@@ -162,6 +162,11 @@ class Catalogue:
             raise KeyError(series_id)
         return found
 
+    def ids_of(self, series: Iterable[Series]) -> Ids:
+        """Ids of the series that are known, ascending."""
+        found = [self._ids.get((one.name, one.labels)) for one in series]
+        return np.unique(np.array([i for i in found if i is not None], np.uint32))
+
     def match(self, matchers: Sequence[Matcher], start: int | None = None, end: int | None = None) -> Ids:
         """Ids of series that all matchers accept and that have samples between start and end (ms), ascending.
 

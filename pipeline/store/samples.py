@@ -269,8 +269,14 @@ class Samples(Database):
 
     def arrays(self, matchers: Sequence[Matcher], start: int, end: int, most: int = MOST_SAMPLES) -> list[SeriesArrays]:
         """As `select`, as arrays. Raises Refused(`too_many_samples`) where there are more than `most`."""
+        return self._arrays(self._catalogue.match(matchers, start, end), start, end, most)
+
+    def arrays_of(self, series: Sequence[Series], start: int, end: int, most: int = MOST_SAMPLES) -> list[SeriesArrays]:
+        """As `arrays`, of these series; those that are not known are left out."""
+        return self._arrays(self._catalogue.ids_of(series), start, end, most)
+
+    def _arrays(self, ids: Ids, start: int, end: int, most: int) -> list[SeriesArrays]:
         book = self._catalogue
-        ids = book.match(matchers, start, end)
         if not len(ids) or end < start:
             return []
         found = self._fetch(ids, start, end, most)

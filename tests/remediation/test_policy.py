@@ -79,7 +79,7 @@ WORDS = {
     "same_name": "same_name.yaml:4: rules[1].name: got 'hot', a name that no other rule has is needed",
     "no_name": "no_name.yaml:3: rules[0].name: got nothing, this key is required",
     "verify": "verify.yaml:4: rules[0].verify.step_time_ratio_max: got 0.5, a number from 1 to 1e+09 is needed",
-    "not_yaml": "not_yaml.yaml:3: got 'YAML that does not parse'",
+    "not_yaml": "not_yaml.yaml:3: got YAML that does not parse",
     "not_a_mapping": "not_a_mapping.yaml: got ['drain'], a mapping is needed",
 }
 

@@ -1,0 +1,53 @@
+"""Made-up recordings: the healthy one opens nothing, the same one with a planted fault opens exactly that incident."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.judge import incidents_of, judged
+from tests.evaluate.plan import PARTS, draw
+from tests.evaluate.recordings import write
+
+# Small ones of all forms, for each run of the tests: seed and what is planted.
+QUICK = [
+    (29, None), (322, None), (29, "packet_loss"), (155, "packet_loss"), (213, "thermal_throttle"), (333, "thermal_throttle"),
+    (128, "stalled_loss"), (209, "stalled_loss"),
+]
+STUDY_SEEDS = range(5000, 5030)
+LARGEST = 64  # GPUs
+
+
+@pytest.mark.parametrize(("seed", "kind"), QUICK)
+def test_planted_fault_is_the_only_incident(tmp_path: Path, seed: int, kind: str | None) -> None:
+    """Right fault, scope and part, and nothing else; nothing at all where nothing was planted."""
+    truth = write(draw(seed, kind), tmp_path)
+    answer = judged(truth, incidents_of(tmp_path))
+    assert answer.word == "right", (truth, answer.said)
+
+
+@pytest.mark.evaluate
+@pytest.mark.parametrize("kind", [None, *PARTS])
+def test_many_recordings(tmp_path: Path, kind: str | None) -> None:
+    """Thirty recordings of each kind: none healthy opens anything, at most one in thirty plants is missed."""
+    answers: Counter[str] = Counter()
+    wrong: list[object] = []
+    delays: list[float] = []
+    for seed in STUDY_SEEDS:
+        plan = draw(seed, kind)
+        if len(plan.nodes) * plan.gpus > LARGEST:
+            continue
+        folder = tmp_path / str(seed)
+        truth = write(plan, folder)
+        answer = judged(truth, incidents_of(folder))
+        answers[answer.word] += 1
+        if answer.word != "right":
+            wrong.append((seed, truth, answer.said))
+        if answer.delay_seconds is not None:
+            delays.append(answer.delay_seconds)
+    middle = sorted(delays)[len(delays) // 2] if delays else None
+    print(f"{kind or 'healthy'}: {dict(answers)}, median delay {middle} s")
+    assert answers["false"] == answers["wrong"] == 0, wrong
+    assert answers["miss"] <= 1, wrong
