@@ -21,8 +21,9 @@ from core.targets import CLOSED_STATES
 
 DEFAULT_URL = "http://127.0.0.1:9470"
 BEFORE_MS, AFTER_MS = 10 * 60_000, 5 * 60_000
+LAST_STEP = "rank.last_step_timestamp_seconds"
 CULPRIT, PEERS = "culprit", "median of all parts"
-ROW_PIXELS = 56
+ROW_PIXELS, CHART_PIXELS = 56, 260
 SHOWN_INCIDENTS = 200
 # What people read on an axis: SI prefixes for large units, per cent for shares, whole numbers for bit masks.
 AXIS_FORMATS = {"Hz": "~s", "bytes": "~s", "bytes/s": "~s", "ratio": "~%", "bits": "d"}
@@ -58,17 +59,17 @@ def is_open(one: dict[str, Any]) -> bool:
     return one["state"] not in CLOSED_STATES
 
 
-def node_rows(inventory: dict[str, Any], rows: list[dict[str, Any]], coverage: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a node: its state in one word, its place, and what is open on it."""
+def node_rows(inventory: dict[str, Any], rows: list[dict[str, Any]], reports: dict[str, str]) -> list[dict[str, Any]]:
+    """One row a node: its state in one word, its place, and what is open on it. Silence is unknown, never in service."""
     open_on: dict[str, list[str]] = {}
     for one in rows:
         if is_open(one) and one["culprit"] and one["culprit"].get("node"):
             open_on.setdefault(one["culprit"]["node"], []).append(one["fault"])
-    lost = {row["node"] for row in coverage if row.get("state") == "lost" and row.get("node")}
     out = []
     for node in inventory["nodes"]:
         name, declared = node["name"], node["state"].replace("_", " ")
-        state = "incident" if name in open_on else "unknown" if name in lost else declared
+        silent = declared == "in service" and reports.get(name) != "fresh"
+        state = "incident" if name in open_on else "unknown" if silent else declared
         out.append({"node": name, "state": state, "rack": node.get("rack") or "", "leaf": node.get("leaf") or "",
                     "open": ", ".join(open_on.get(name, []))})
     return out
@@ -93,10 +94,10 @@ def fleet_live() -> None:
     """The part of the fleet page that renews itself."""
     rows = incidents()
     inventory = ask("/api/greylag/v1/inventory")
-    coverage = ask("/api/greylag/v1/coverage")["items"]
+    reports = ask("/api/greylag/v1/coverage", limit=1)["nodes"]
     tick = ask("/api/greylag/v1/records", cursor=2**53, limit=1)["tick"]
     opened = [r for r in rows if is_open(r)]
-    nodes = node_rows(inventory, rows, coverage)
+    nodes = node_rows(inventory, rows, reports)
     columns = st.columns(4)
     columns[0].metric("Open incidents", len(opened))
     columns[1].metric("Nodes in service", sum(n["state"] in ("in service", "incident") for n in nodes))
@@ -145,12 +146,23 @@ def fleet_page() -> None:
 def evidence_frame(answer: dict[str, Any], culprit: dict[str, Any] | None) -> pl.DataFrame:
     """Long rows (time, value, who) of a signal: the culprit against the median of all parts; missing values break a line."""
     times = [parse_rfc3339(t) for t in answer["times"]]
+    if answer["signal"] == LAST_STEP:
+        answer = since_last_step(answer, times)
     lines = [(CULPRIT, one["values"]) for one in answer["series"] if culprit and _is(one["target"], culprit)]
     lines.append((PEERS, answer["median"]))
     rows = [{"time": t, "value": v, "who": who} for who, values in lines if any(v is not None for v in values)
             for t, v in zip(times, values, strict=True)]
     frame = pl.DataFrame(rows, schema={"time": pl.Int64, "value": pl.Float64, "who": pl.String})
     return frame.with_columns(pl.from_epoch("time", time_unit="ms"))
+
+
+def since_last_step(answer: dict[str, Any], times: list[int]) -> dict[str, Any]:
+    """Times of last steps as seconds since then: nobody reads seconds since the epoch."""
+    def ages(values: list[float | None]) -> list[float | None]:
+        return [None if v is None else t / 1000 - v for t, v in zip(times, values, strict=True)]
+
+    return {**answer, "median": ages(answer["median"]),
+            "series": [{**one, "values": ages(one["values"])} for one in answer["series"]]}
 
 
 def _is(target: dict[str, Any], culprit: dict[str, Any]) -> bool:
@@ -163,22 +175,25 @@ def _is(target: dict[str, Any], culprit: dict[str, Any]) -> bool:
 
 def evidence_chart(frame: pl.DataFrame, unit: str, marks: list[dict[str, Any]]) -> alt.LayerChart:
     """Culprit against peers, with the incident's moments as rules."""
-    colours = alt.Scale(domain=[CULPRIT, PEERS], range=["#e03131", "#868e96"])
-    axis = alt.Axis(format=AXIS_FORMATS.get(unit, "~g"), titleFontWeight="normal")
-    lines = alt.Chart(frame).mark_line(interpolate="step-after", strokeWidth=2).encode(
-        x=alt.X("time:T", title="UTC", axis=alt.Axis(format="%H:%M", tickCount=8, titleFontWeight="normal"),
-                scale=alt.Scale(type="utc")),
-        y=alt.Y("value:Q", title="share" if unit == "ratio" else unit, axis=axis, scale=alt.Scale(zero=False)),
-        color=alt.Color("who:N", scale=colours, legend=alt.Legend(title=None, orient="bottom")),
-        tooltip=[alt.Tooltip("time:T", format="%H:%M:%S"), alt.Tooltip("value:Q", format=".4~g"), "who:N"])
+    colours = alt.Scale(domain=[CULPRIT, PEERS], range=["#e03131", "#adb5bd"])
+    axis = alt.Axis(format=AXIS_FORMATS.get(unit, alt.Undefined), titleFontWeight="normal")
+    def line(who: str, width: float) -> alt.Chart:
+        return alt.Chart(frame.filter(pl.col("who") == who)).mark_line(interpolate="step-after", strokeWidth=width).encode(
+            x=alt.X("time:T", title="UTC", axis=alt.Axis(format="%H:%M", tickCount=8, titleFontWeight="normal"),
+                    scale=alt.Scale(type="utc")),
+            y=alt.Y("value:Q", title="share" if unit == "ratio" else unit, axis=axis, scale=alt.Scale(zero=False)),
+            color=alt.Color("who:N", scale=colours, legend=alt.Legend(title=None, orient="bottom")),
+            tooltip=[alt.Tooltip("time:T", format="%H:%M:%S"), alt.Tooltip("value:Q", format=".4~g"), "who:N"])
+
+    # The peers' line is broad and lies below, so that both are seen where the culprit is like its peers.
+    lines = line(PEERS, 5) + line(CULPRIT, 2)
     moments = pl.DataFrame(marks).with_columns(pl.from_epoch("time", time_unit="ms"))
     base = alt.Chart(moments).encode(x=alt.X("time:T", scale=alt.Scale(type="utc")))
     rules = base.mark_rule(strokeDash=[4, 3], color="#1c7ed6")
-    words = base.mark_text(align="left", dx=2, color="#1c7ed6", baseline="bottom").encode(
-        text="what:N", y=alt.value(-4), yOffset=alt.value(0))
-    above = base.transform_filter("datum.high").mark_text(align="left", dx=2, color="#1c7ed6", baseline="bottom").encode(
-        text="what:N", y=alt.value(-16))
-    return (lines + rules + words.transform_filter("!datum.high") + above).properties(height=200)
+    words = base.mark_text(align="left", dx=2, color="#1c7ed6", baseline="bottom").encode(text="what:N")
+    low = words.transform_filter("!datum.high").encode(y=alt.value(-4))
+    high = words.transform_filter("datum.high").encode(y=alt.value(-17))
+    return (lines + rules + low + high).properties(height=CHART_PIXELS)
 
 
 def moments(one: dict[str, Any]) -> list[dict[str, Any]]:
@@ -195,8 +210,11 @@ def show_evidence(one: dict[str, Any]) -> None:
     start = marks[0]["time"] - BEFORE_MS
     end = parse_rfc3339(one["resolved_at"] or one["updated_at"]) + AFTER_MS
     sentences: dict[str, list[str]] = {}
-    for row, words in zip(one["evidence"], evidence(one["evidence"], len(one["evidence"])), strict=True):
-        sentences.setdefault(row["signal"], []).append(words)
+    told: set[tuple[str, str]] = set()  # two findings of one incident may say the same with other numbers
+    for row, line in zip(one["evidence"], evidence(one["evidence"], len(one["evidence"])), strict=True):
+        if (row["signal"], row["compared_with"]) not in told:
+            told.add((row["signal"], row["compared_with"]))
+            sentences.setdefault(row["signal"], []).append(line)
     if not sentences:
         st.caption("No measurement belongs to this incident.")
     columns = st.columns(2)
@@ -286,8 +304,8 @@ def incident_page() -> None:
 @st.cache_resource
 def pages() -> list[Any]:
     """The two pages; the second is what links point to."""
-    return [st.Page(fleet_page, title="Fleet", icon=":material/grid_view:", url_path="fleet", default=True),
-            st.Page(incident_page, title="Incident", icon=":material/search:", url_path="incident")]
+    return [st.Page(fleet_page, title="Fleet", url_path="fleet", default=True),
+            st.Page(incident_page, title="Incident", url_path="incident")]
 
 
 def incident_link() -> Any:

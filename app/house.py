@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.page import metrics_page
@@ -71,7 +71,10 @@ class OwnerHouse:
                 "policy": plain(hands.policy)}
 
     def _coverage(self, params: Mapping[str, Any]) -> Any:
-        return {"items": self._owner.brain.coverage_rows(), "next": None}
+        rows = [r for r in self._owner.brain.coverage_rows() if params.get("node") in (None, r["node"])]
+        start, limit = _place(params), limit_of(params)
+        return {"items": rows[start : start + limit], "next": str(start + limit) if start + limit < len(rows) else None,
+                "nodes": reporting(rows)}
 
     def _incidents(self, params: Mapping[str, Any]) -> Any:
         return _listed(*self._owner.store.incident_page(_since(params), limit_of(params), params.get("cursor")))
@@ -94,11 +97,9 @@ class OwnerHouse:
         return _listed(*self._owner.store.event_page(since, now + TICK_MS, limit_of(params), params.get("cursor")))
 
     def _records(self, params: Mapping[str, Any]) -> Any:
-        cursor = str(params.get("cursor", "0"))
-        if not cursor.isdigit():
-            raise BadInput("cursor", "", cursor, "the number that the last answer gave as `next` is needed")
-        rows = self._owner.store.records(int(cursor), limit_of(params))
-        last = rows[-1][0] if rows else int(cursor)
+        after = _place(params)
+        rows = self._owner.store.records(after, limit_of(params))
+        last = rows[-1][0] if rows else after
         return {"items": [json.loads(line) for _, line in rows], "next": last, "tick": self._last_tick()}
 
     def _last_tick(self) -> str | None:
@@ -133,8 +134,29 @@ class OwnerHouse:
         return {"done": what, "frozen": engine.frozen}
 
 
+def reporting(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Each node in a word, by its machine's own signals (a job that stands still is no news of the node): fresh where any
+    of them reports, lost where they did and no longer do, not_configured where none ever did."""
+    out: dict[str, str] = {}
+    for row in rows:
+        if row["signal"].startswith("rank.") or row["state"] == "not_applicable":
+            continue
+        word = "fresh" if row["state"] in ("fresh", "partial") else row["state"]
+        if out.get(row["node"]) != "fresh" and (word != "not_configured" or row["node"] not in out):
+            out[row["node"]] = word
+    return out
+
+
 def _listed(items: list[dict[str, Any]], cursor: str | None) -> dict[str, Any]:
     return {"items": items, "next": cursor}
+
+
+def _place(params: Mapping[str, Any]) -> int:
+    """A cursor that is a number: how far the reader has come."""
+    text = str(params.get("cursor", "0"))
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise BadInput("cursor", "", text, "what the last answer gave as `next` is needed")
+    return int(text)
 
 
 def _since(params: Mapping[str, Any]) -> int | None:

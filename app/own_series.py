@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.telemetry import METRICS, Telemetry
+from core.telemetry import METRICS, Key, Telemetry
 from core.types import Batch, Layout, Scrape, Series
 
 WORKER = "owner"
@@ -18,19 +18,30 @@ class OwnSeries:
     def __init__(self, telemetry: Telemetry, epoch: int) -> None:
         self._telemetry, self._epoch = telemetry, epoch
         self._seq = 0
-        self._layout: Layout | None = None
+        self._keys: list[Key] = []
+        self._order: list[int] = []
+        self._layout = Layout(Layout.make_id(TARGET, ()), TARGET, (), (), None, "greylag", "greylag")
 
     def batch(self, at: int) -> Batch:
         """The telemetry as it is now, stamped with the tick's time (ms)."""
-        rows = sorted(self._telemetry.snapshot().items())
-        series = tuple(Series(name, _labels(labels), METRICS[name][0]) for (name, labels), _ in rows)
+        now = self._telemetry.snapshot()
         layouts: tuple[Layout, ...] = ()
-        if self._layout is None or self._layout.series != series:
-            self._layout = Layout(Layout.make_id(TARGET, series), TARGET, series, (), None, "greylag", "greylag")
+        keys = list(now)
+        if (keys != self._keys or not self._seq) and self._arrange(keys):
             layouts = (self._layout,)
         self._seq += 1
-        values = np.array([value for _, value in rows], dtype=np.float64)
+        values = np.fromiter(now.values(), np.float64, len(now))[self._order]
         return Batch(WORKER, self._epoch, self._seq, at, layouts, (Scrape(self._layout.id, TARGET, at, values),))
+
+    def _arrange(self, keys: list[Key]) -> bool:
+        """Takes the series in the order in which the telemetry has them; True where the layout is another one now."""
+        self._keys = keys
+        self._order = sorted(range(len(keys)), key=keys.__getitem__)
+        series = tuple(Series(name, _labels(labels), METRICS[name][0]) for name, labels in (keys[i] for i in self._order))
+        if self._seq and series == self._layout.series:
+            return False
+        self._layout = Layout(Layout.make_id(TARGET, series), TARGET, series, (), None, "greylag", "greylag")
+        return True
 
 
 def _labels(own: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -43,12 +43,14 @@ def run_role(path: Path, role: str) -> int:
 def check_config(path: Path) -> list[str]:
     """Reads everything that the configuration names. Raises ConfigError; else says what was found."""
     from collectors.scrape_config import read_scrape_configs
+    from pipeline.store.samples import retention_ms
 
     config: GreylagConfig = read_config(path)
     jobs = read_scrape_configs(config)
     plugins, _ = wiring.detectors(config.detectors, config.file)
     routes, _ = wiring.notifiers(config)
     hands = wiring.hands(config)
+    retention_ms(config.retention.raw, config.file)
     lines = [
         f"{path}: {len(jobs)} scrape jobs, {len(plugins)} detectors, {len(routes)} notifiers",
         f"policy mode {hands.policy.mode}, backend {hands.backend}",

@@ -55,7 +55,8 @@ def plugin_entry(plugins: Mapping[str, Any], entry: Any, file: str, path: str) -
     if name not in plugins:
         raise ConfigError(where, f"{path}.name", name, f"allowed are: {', '.join(plugins)}")
     plugin = plugins[str(name)]
-    own = {k: v for k, v in entry.items() if k != "name"}
+    own: Mapping[str, Any] = {k: v for k, v in entry.items() if k != "name"}
+    own = entry.holding(own) if isinstance(entry, Node) else own
     return plugin, build(plugin.params, own, where.rsplit(":", 1)[0], path)
 
 

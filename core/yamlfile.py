@@ -32,6 +32,12 @@ class Node(dict[str, Any]):
         """`file:line` of the key (of the mapping itself where None)."""
         return f"{self.file}:{self.lines.get(key, self.line) if key is not None else self.line}"
 
+    def holding(self, items: Mapping[str, Any]) -> Node:
+        """A mapping with these items that stands where this one stands."""
+        out = Node(items)
+        out.file, out.line, out.lines = self.file, self.line, self.lines
+        return out
+
 
 def _loader(file: str) -> type[yaml.SafeLoader]:
     class Loader(yaml.SafeLoader):
@@ -142,7 +148,9 @@ def convert(hint: Any, value: Any, where: str, path: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise ConfigError(where, path, value, "a mapping is needed")
-        return {str(k): convert(args[1], v, where, f"{path}.{k}") for k, v in value.items()}
+        items = {str(k): convert(args[1], v, where, f"{path}.{k}") for k, v in value.items()}
+        # A mapping from a file keeps its lines: the room that reads it further names them too.
+        return value.holding(items) if isinstance(value, Node) else items
     if dataclasses.is_dataclass(hint):
         return build(hint, value if value is not None else {}, where.rsplit(":", 1)[0], path)  # type: ignore[arg-type]
     return _scalar(hint, value, where, path)

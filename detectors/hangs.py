@@ -17,6 +17,9 @@ from detectors import stats
 from detectors.stats import Ints
 
 COMPLETE, PARTIAL, WORKING, SAVING, IDLE, UNKNOWN = "complete", "partial", "working", "saving", "idle", "unknown"
+# The GPUs' memory was given back: the processes have ended, so nothing of them can hang (a crash is another fault).
+GONE = "gone"
+GONE_SHARE = 0.1  # of the memory that was in use; what a driver holds by itself is below a hundredth
 # A storage or disk write above this and above three times the usual is a save (bytes a second of the whole job).
 SAVING_BYTES = 20e6
 
@@ -130,7 +133,10 @@ def read(window: Window, parts: Parts, stop_row: int) -> Signature:
     traffic = ("nic.received_bytes_per_second", "nic.transmitted_bytes_per_second")
     bytes_share = float(stats.ratio(np.array(_total(window, traffic, parts.nics, now)),
                                     np.array(_total(window, traffic, parts.nics, before))))
-    kind = _kind(utilization, share, _median(tensor), tensor_past, bytes_share,
+    memory = _median(stats.ratio(stats.mean(of("gpu.memory_used_bytes", now)),
+                                 stats.quantile(of("gpu.memory_used_bytes", before), 0.9)))
+    kind = GONE if memory < GONE_SHARE else _kind(
+                 utilization, share, _median(tensor), tensor_past, bytes_share,
                  _saves(window, parts, before, now), _flat(of("gpu.power_watts", slice(max(0, n - 8), n))))
     return Signature(kind, utilization, _median(power), _median(past_power), share, _median(tensor), bytes_share)
 

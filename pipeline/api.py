@@ -231,7 +231,7 @@ PROMETHEUS: dict[str, tuple[str, tuple[str, ...]]] = {
 PAGED = ("since", "limit", "cursor")
 LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "inventory": ("Nodes, jobs and storage as they are now.", ()),
-    "coverage": ("What is known of each node and signal now.", ()),
+    "coverage": ("What is known of each node and signal now, and of each node in a word.", ("node", "limit", "cursor")),
     "findings": ("What detectors hold or held, the newest first.", PAGED),
     "incidents": ("Incidents, the newest first.", PAGED),
     "actions": ("Rows of the action ledger, the newest first.", PAGED),

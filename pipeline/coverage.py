@@ -7,7 +7,7 @@ Only signals that a detector needs, or that some node reports, are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,6 +41,11 @@ class Coverage:
     def __init__(self, plugins: Mapping[str, DetectorPlugin], telemetry: Telemetry | None = None) -> None:
         self._plugins = dict(plugins)
         self._telemetry = telemetry
+        groups = [group for plugin in self._plugins.values() for group in plugin.needs]
+        self._needed = {name for group in groups for name in group if name in SIGNALS}
+        # A group of needs is met by any of its signals: only one that stands alone is missed by itself.
+        self._alone = {group[0] for group in groups if len(group) == 1}
+        self._counts: _Counts | None = None
         self._rows: dict[tuple[str, str], CoverageRow] = {}
         self._blind: dict[str, tuple[tuple[str, ...], ...]] = {}
 
@@ -49,16 +54,22 @@ class Coverage:
 
         Rows that start out fresh or not applicable are no news.
         """
-        wanted = self._needed() | set(window.blocks)
-        fresh = {(row.node, row.signal): row for row in coverage(window, sorted(wanted - EVENT_SIGNALS))}
+        counts = _count(window, sorted((self._needed | set(window.blocks)) - EVENT_SIGNALS))
+        news: list[dict[str, Any]] = []
+        # Most ticks are like the one before, and a large site has tens of thousands of rows.
+        if self._counts is None or not counts.same_as(self._counts):
+            self._counts = counts
+            news = self._changed({(row.node, row.signal): row for row in counts.rows()})
+        return news + self._blind_news(window)
+
+    def _changed(self, fresh: dict[tuple[str, str], CoverageRow]) -> list[dict[str, Any]]:
         news: list[dict[str, Any]] = []
         for key, row in fresh.items():
             before = self._rows.get(key)
-            quiet = before is None and (row.state in ("fresh", "not_applicable") or not self._matters(row.signal))
+            quiet = before is None and (row.state in ("fresh", "not_applicable") or row.signal not in self._alone)
             if not quiet and (before is None or before.state != row.state):
                 news.append(asdict(row))
         self._rows = fresh
-        news += self._blind_news(window)
         if self._telemetry is not None:
             self._telemetry.replace("greylag_coverage_ratio", {
                 (("node", row.node), ("signal", row.signal)): row.ratio for row in fresh.values() if row.ratio is not None})
@@ -67,13 +78,6 @@ class Coverage:
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the last tick, by node and signal."""
         return [asdict(row) for row in self._rows.values()]
-
-    def _needed(self) -> set[str]:
-        return {name for p in self._plugins.values() for group in p.needs for name in group if name in SIGNALS}
-
-    def _matters(self, signal: str) -> bool:
-        """A group of needs is met by any of its signals: only one that stands alone is missed by itself."""
-        return any(group == (signal,) for p in self._plugins.values() for group in p.needs)
 
     def _blind_news(self, window: Window) -> list[dict[str, Any]]:
         blind = {name: missing for name in sorted(self._plugins) if (missing := missing_needs(self._plugins[name], window))}
@@ -84,26 +88,46 @@ class Coverage:
         return news
 
 
-def coverage(window: Window, signals: list[str]) -> list[CoverageRow]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counts:
+    """values: int64[signal, node, 3], how many parts there are, ever spoke and are fresh."""
+
+    signals: tuple[str, ...]
+    nodes: tuple[str, ...]
+    values: NDArray[np.int64]
+
+    def same_as(self, other: _Counts) -> bool:
+        return (self.signals, self.nodes) == (other.signals, other.nodes) and np.array_equal(self.values, other.values)
+
+    def rows(self) -> Iterator[CoverageRow]:
+        """By node, then by signal."""
+        for node, of_node in zip(self.nodes, self.values.swapaxes(0, 1).tolist(), strict=True):
+            for signal, (parts, ever, fresh) in zip(self.signals, of_node, strict=True):
+                yield _row(node, signal, parts, ever, fresh)
+
+
+def coverage(window: Window, signals: Sequence[str]) -> list[CoverageRow]:
     """A row for each node and signal, nodes in natural order. Nodes are those of the inventory in service, and those seen."""
+    return list(_count(window, signals).rows())
+
+
+def _count(window: Window, signals: Sequence[str]) -> _Counts:
     places = window.topology.places
     names = {t.node for kind in window.entities for t in window.of_kind(kind) if t.node is not None}
     names |= {name for name, place in places.items() if place.state == "in_service"}
     nodes = sorted(names, key=natural)
     index = {name: i for i, name in enumerate(nodes)}
     where = {kind: _node_numbers(window.of_kind(kind), index) for kind in window.entities}
-    out: list[list[CoverageRow]] = [[] for _ in nodes]
-    for signal in signals:
-        kind = SIGNALS[signal].kind
-        at = where.get(kind, np.zeros(0, np.int64))
+    values = np.zeros((len(signals), len(nodes), 3), np.int64)
+    for row, signal in enumerate(signals):
+        at = where.get(SIGNALS[signal].kind)
+        if at is None:
+            continue
         block = window.block(signal)
         placed = at >= 0
-        parts = np.bincount(at[placed], minlength=len(nodes))
-        ever = np.bincount(at[placed & np.isfinite(block.age_seconds)], minlength=len(nodes))
-        fresh = np.bincount(at[placed & block.fresh()], minlength=len(nodes))
-        for i, node in enumerate(nodes):
-            out[i].append(_row(node, signal, int(parts[i]), int(ever[i]), int(fresh[i])))
-    return [row for rows in out for row in rows]
+        for column, chosen in enumerate((placed, placed & np.isfinite(block.age_seconds), placed & block.fresh())):
+            values[row, :, column] = np.bincount(at[chosen], minlength=len(nodes))
+    return _Counts(tuple(signals), tuple(nodes), values)
 
 
 def _node_numbers(parts: tuple[Target, ...], index: Mapping[str, int]) -> NDArray[np.int64]:

@@ -208,7 +208,7 @@ class Ring:
         version = (self._rows.version, self._axis_version, len(self._feeds))
         if self._plan is None or self._plan_of != version:
             order = np.zeros(len(self._failed), np.int64)
-            for i, target_id in enumerate(sorted(self._feeds)):
+            for i, target_id in enumerate(sorted(self._feeds, key=_preference)):
                 order[self._feeds[target_id].number] = i
             widths = {kind: len(columns) for kind, columns in self._axes.columns.items()}
             self._plan = make_plan(self._rows, order, self._axes.column, widths)
@@ -361,3 +361,9 @@ class Ring:
         gone = np.flatnonzero(~used_parts & (self._parts.seen[:len(self._parts)] < oldest)).tolist()
         self._boots[[i for i in gone if i < len(self._boots)]] = np.nan
         self._parts.forget(gone)
+
+
+def _preference(target_id: str) -> tuple[bool, str]:
+    """What a rank exposes itself counts before what its log says: a log tells a step each n steps, so beside the other
+    ranks' own numbers it would make the rank that logs look as if it were behind."""
+    return target_id.startswith("log/"), target_id

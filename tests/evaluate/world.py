@@ -232,7 +232,7 @@ def _throttle(plan: Plan, fault: Fault, rng: np.random.Generator, compute: np.nd
     if fault.duty < 1.0:
         held = held * ((np.arange(n) % 60) < 60 * fault.duty)
     uncapped = np.where(working, float(sku.clock), clock)
-    slowed = np.minimum(clock, uncapped * (1 - fault.size * held))
+    slowed = clock * (1 - fault.size * held)
     if fault.duty < 1.0:
         slowed = np.where(held > 0, slowed, clock)
     lost = 1 - slowed / np.maximum(uncapped, 1)

@@ -60,7 +60,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     address = f"127.0.0.1:{port}"
     exporter = subprocess.Popen([program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     sd = Discovery(("127.0.0.1", 0), Discovery.Handler)
-    sd.groups = [{"targets": [address], "labels": {"rack": "r7", "__param_collect[]": "loadavg"}}]
+    sd.groups = [{"targets": [address], "labels": {"rack": "r7", "__scrape_interval__": "5s"}}]
     threading.Thread(target=sd.serve_forever, daemon=True).start()
     file_sd = folder / "nodes.json"
     file_sd.write_text("[]")
@@ -69,7 +69,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         {"job_name": "node", **often, "static_configs": [{"targets": [address], "labels": {"cluster": "lab"}}]},
         {"job_name": "by-file", **often, "params": {"collect[]": ["meminfo"]},
          "file_sd_configs": [{"files": ["nodes.json"]}]},
-        {"job_name": "by-http", **often,
+        {"job_name": "by-http", **often, "params": {"collect[]": ["loadavg"]},
          "http_sd_configs": [{"url": f"http://127.0.0.1:{sd.server_address[1]}/sd", "refresh_interval": "1s"}]},
     ])
     try:

@@ -27,6 +27,6 @@ def test_a_real_prometheus_reads_our_metrics(watched, spawn, free_port, tmp_path
                          "greylag_event_loop_lag_seconds"}
         (target,) = prometheus.get("/api/v1/targets").json()["data"]["activeTargets"]
         assert (target["health"], target["lastError"]) == ("up", "")
-        types = {m[0]["type"] for m in prometheus.get(
-            "/api/v1/metadata", params={"metric": "greylag_scrapes_total"}).json()["data"].values()}
-        assert types == {"counter"}
+        types = {name.removesuffix("_total"): rows[0]["type"]
+                 for name, rows in prometheus.get("/api/v1/metadata").json()["data"].items()}
+        assert (types["greylag_scrapes"], types["greylag_collector_workers"]) == ("counter", "gauge")

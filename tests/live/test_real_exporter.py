@@ -57,7 +57,7 @@ def test_the_scrape_itself_is_a_series(watched, name):
 
 
 def test_http_discovery_finds_it(watched):
-    """The group's labels and its __param_ are followed: only the asked collector's series come."""
+    """The group's labels join its series, and `params` are asked with: only one collector's series come."""
     greylag = watched.greylag
     wait_for(lambda: greylag.query('up{job="by-http",rack="r7"}')[0]["value"][1] == "1", 20, "a target of the HTTP discovery")
     assert [float(r["value"][1]) >= 0 for r in greylag.query('node_load1{job="by-http"}')] == [True]
@@ -97,7 +97,7 @@ def test_the_end_is_clean_and_the_store_has_everything(watched, how):
         assert len(up.at) >= 3
         assert [b - a for a, b in zip(up.at, up.at[1:], strict=False) if b <= a] == []
         assert all(at % 1000 == 0 for at in up.at)
-        assert {value for value in up.values} == {1.0}
+        assert set(up.values) == {1.0}
         assert len(store.series([*named("node_cpu_seconds_total", job="node")])) >= 8
         (total,) = store.select(named("node_memory_MemTotal_bytes", job="node"), 0, 2**62)
         assert total.series.type == "gauge"

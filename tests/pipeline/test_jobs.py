@@ -138,3 +138,25 @@ def test_facts_know_jobs_and_findings() -> None:
     one = finding(RANKS[0])
     facts = WindowFacts(window(T0, jobs=(JOB,)), [one])
     assert (facts.job("j"), facts.job("x"), facts.open_findings(), facts.step_seconds("x", 0, 1)) == (JOB, None, (one,), None)
+
+
+def _log_and_gpus(nodes: list[str], jobs: list[str], busy: set[str], inv: object = None) -> Mapping[str, JobState]:
+    """Jobs of which only logs speak, beside GPUs that work on `busy` nodes."""
+    ring = Ring(inv or inventory())  # type: ignore[arg-type]
+    for node in nodes:
+        shape = layout([("gpu.utilization_ratio", Target("gpu", node, "0"), False)], f"{node}:9400", node)
+        ring.feed(batch(scrape(shape, T0, 1.0 if node in busy else 0.0), layouts=[shape]))
+    for job in jobs:
+        ring.feed(batch(events=[Event(T0, Target("job", job=job), "job_phase", {"phase": "train"})]))
+    return {j.id: j for j in ring.window(T0).jobs}
+
+
+def test_log_without_nodes_is_of_the_nodes_that_work() -> None:
+    """A job of which only a log speaks runs where GPUs work that no other job has."""
+    found = _log_and_gpus(["n1", "n2", "n3"], ["j"], {"n1", "n2"}, inventory(jobs=[{"id": "k", "nodes": ["n1"]}]))
+    assert found["j"].nodes == ("n2",)
+
+
+def test_nodes_are_not_guessed_between_two_jobs() -> None:
+    """Two jobs without nodes get none."""
+    assert [j.nodes for j in _log_and_gpus(["n1", "n2"], ["j", "k"], {"n1", "n2"}).values()] == [(), ()]

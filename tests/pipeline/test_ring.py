@@ -135,6 +135,16 @@ def test_two_exporters_of_one_part() -> None:
     assert (seen.last(TEMP)[0], seen.last(NVLINK)[0], len(seen.of_kind("gpu"))) == (70, 5, 1)
 
 
+def test_what_a_rank_exposes_counts_before_its_log() -> None:
+    """A log tells a step each n steps: the rank's own series is the newer word."""
+    ring = Ring(inventory())
+    rank = Target("rank", "n1", "0", job="j", rank=0)
+    log = layout([("rank.step", rank, False)], "log/j/0/abc", None)
+    own = layout([("rank.step", rank, False)], "trainers/n1:8000", "n1")
+    ring.feed(batch(scrape(log, T0, 90.0), scrape(own, T0, 97.0), layouts=[log, own]))
+    assert ring.window(T0).last("rank.step").tolist() == [97.0]
+
+
 def test_series_that_vanishes() -> None:
     """A series that the next scrape lacks is missing from then on; its age shows since when."""
     other = Target("gpu", "n1", "1", "GPU-b")

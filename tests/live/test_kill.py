@@ -1,0 +1,225 @@
+"""kill -9 of every process of a running Greylag while a fleet breaks and is being healed.
+
+What must hold whatever is killed when: a sample that was acknowledged is in the store once, no slot is missing, no action
+is carried out twice, the incident ends resolved, and its messages reach the webhook.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.clock import TICK_MS
+from fleet.server import FleetServer
+from tests import needs
+from tests.live.conftest import port_of_the_moment
+from tests.live.site import Greylag, named, wait_for
+
+POLICY = needs.ROOT / "sample_data" / "policies" / "demo.yaml"
+FAULT = "thermal_throttle"
+ROLES = ("owner", "collector", "supervisor")
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes Alertmanager's webhook messages; every third request is answered with an error."""
+
+    daemon_threads = True
+
+    class Handler(BaseHTTPRequestHandler):
+        server: Receiver
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            self.server.asked += 1
+            failed = self.server.asked % 3 == 0
+            if not failed:
+                self.server.taken.append(body)
+            self.send_response(503 if failed else 200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            return None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), self.Handler)
+        self.asked, self.taken = 0, []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class World:
+    """A fleet in this process (so that its ledger can be looked at) and a Greylag in processes of its own."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        ready = threading.Event()
+        # The test stands for the lab: it plants by the world's own call, on the server's thread.
+        self.fleet = FleetServer(nodes=3, spares=1, seed=seed, lab_token="lab", ready=lambda url: ready.set())
+        self._thread = threading.Thread(target=self.fleet.run, daemon=True)
+        self._thread.start()
+        assert ready.wait(20)
+        self.receiver = Receiver()
+        url = self.fleet.url
+        self.greylag = Greylag(folder, port_of_the_moment(), clock=url, inventory={"fleet": url}, policy=str(POLICY),
+            backend={"name": "fleet", "url": url}, scrape_configs=[
+                {"job_name": "fleet", "scrape_interval": "15s", "honor_labels": True,
+                 "http_sd_configs": [{"url": f"{url}/sd", "refresh_interval": "15s"}]}],
+            logs=[{"kind": "kernel", "url": f"{url}/logs/kernel/{{node}}"},
+                  {"kind": "trainer", "url": f"{url}/logs/trainer/{{job}}"}],
+            notify=[{"name": "alertmanager_webhook", "url": f"http://127.0.0.1:{self.receiver.server_address[1]}/hook"}])
+
+    @property
+    def now(self) -> int:
+        return self.fleet.world.now_ms
+
+    def after(self, slots: int) -> None:
+        """Waits for this many slots of cluster time."""
+        until = self.now + slots * TICK_MS
+        wait_for(lambda: self.now >= until, 90, f"{slots} slots of cluster time (log: {self.greylag.folder})")
+
+    def plant(self, seed: int) -> Any:
+        """A fault while the job trains; gives it."""
+        answer = wait_for(lambda: self._inject(seed), 60, "a fault that can be planted")
+        return answer
+
+    def _inject(self, seed: int) -> Any:
+        answer = self.greylag.http.post(f"{self.fleet.url}/lab/v1/faults", headers={"authorization": "Bearer lab"},
+                                        json={"fault": FAULT, "seed": seed, "phase": "train"})
+        return answer.json() if answer.status_code == 201 else None
+
+    def state(self) -> str:
+        """The state of the newest incident, or an empty text."""
+        rows = self.greylag.items("incidents")
+        return rows[0]["state"] if rows else ""
+
+    def reaches(self, *states: str) -> None:
+        wait_for(lambda: self.state() in states, 120, f"an incident that is {' or '.join(states)} (log: {self.greylag.folder})")
+
+    def kill(self, role: str) -> None:
+        """kill -9; the supervisor is started again as a person would, its children end by themselves."""
+        if role != "supervisor":
+            self.greylag.kill(role)
+            return
+        assert self.greylag.process is not None
+        self.greylag.process.kill()
+        self.greylag.process.wait(5)
+        self.greylag.start()
+
+    def close(self) -> None:
+        self.greylag.close()
+        self.fleet.stop()
+        self._thread.join(10)
+        self.receiver.shutdown()
+        self.receiver.server_close()
+
+
+@pytest.fixture
+def world_of(tmp_path: Path) -> Iterator[Any]:
+    """A function that builds a World; it ends with the test."""
+    made: list[World] = []
+
+    def build(seed: int) -> World:
+        made.append(World(tmp_path, seed))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+def live_through(world: World, rng: random.Random, kills: int) -> dict[str, Any]:
+    """Starts, kills before the fault, plants, kills while it is found and healed; gives the truth. Ends Greylag."""
+    # Every role once, the rest drawn; some before the fault, one in each stage of the repair.
+    roles = [*ROLES, *rng.choices(ROLES[:2], k=max(0, kills - 3))]
+    rng.shuffle(roles)
+    stages = ["acting", "acting", "verifying"]
+    world.greylag.start()
+    world.after(3)
+    for role in roles[len(stages):]:
+        world.kill(role)
+        world.after(rng.randrange(1, 4))
+    world.after(20)  # a past to compare with: windows begin anew with the owner
+    truth = world.plant(rng.randrange(1 << 31))
+    for role, stage in zip(roles, stages, strict=False):
+        world.reaches(stage, "resolved")
+        world.after(rng.randrange(0, 3))
+        world.kill(role)
+        world.after(1)
+    world.reaches("resolved", "escalated")
+    world.after(2)
+    assert world.greylag.stop() == 0
+    return truth
+
+
+def holds(world: World, truth: dict[str, Any]) -> None:
+    """All that must be so after the kills."""
+    operations = world.fleet.operations._all
+    with world.greylag.store() as store:
+        incidents = [i for i in store.incidents() if i["state"] != "merged"]
+        assert [(i["fault"], i["state"], i["culprit"]["id"]) for i in incidents] == [
+            (FAULT, "resolved", truth["culprit"]["id"])]
+        told = [json.loads(line) for _, line in store.records(0, 100_000)]
+        events = Counter(r["event"] for r in told if r["type"] == "incident")
+        assert (events["opened"], events["resolved"], events["reopened"]) == (1, 1, 0)
+        assert store.findings(open_only=True) == []
+        outcomes: dict[str, list[str]] = {}
+        for action, outcome in store.ledger():
+            outcomes.setdefault(action.id, []).append(outcome.state)
+        assert set(outcomes) == set(operations)
+        assert {states.count("DONE") for states in outcomes.values()} == {1}
+        verbs = Counter(op.verb for op in operations.values())
+        assert verbs == {"drain": 1, "replace": 1, "resume_job": 1}
+        assert {op.outcome.state for op in operations.values()} == {"DONE"}
+        assert store.outbox_pending() == []
+        whole_grid(store, incidents[0])
+        seen = Counter((e.at, e.kind, e.target.key, e.line) for e in store.events(0, 2**62, limit=100_000))
+        assert [key for key, n in seen.items() if n > 1] == []
+    said = [body["status"] for body in world.receiver.taken]
+    assert {"firing", "resolved"} <= set(said)
+
+
+def whole_grid(store: Any, incident: dict[str, Any]) -> None:
+    """Every slot from the first to the last has one scrape of each node that was never taken out; nothing is doubled."""
+    last = store.last_tick()
+    assert last is not None
+    steady = 0
+    for node in ("n01", "n02", "n03"):
+        (up,) = store.select(named("up", node=node, job="node"), 0, 2**62)
+        assert all(b > a for a, b in pairwise(up.at))
+        if node == incident["culprit"]["node"]:
+            continue
+        steady += 1
+        assert up.at[-1] >= last
+        assert list(up.at) == list(range(up.at[0], up.at[-1] + 1, TICK_MS))
+        assert set(up.values) == {1.0}
+    assert steady == 2
+    for one in store.select(named("greylag_train_step"), 0, 2**62):
+        assert all(b > a for a, b in pairwise(one.at))
+    (ticks,) = store.select(named("greylag_tick_timestamp_seconds"), 0, 2**62)
+    assert [round(v * 1000) for v in ticks.values if v is not None] == [at for at, v in zip(ticks.at, ticks.values, strict=True)
+                                                                       if v is not None]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_or_done_twice(seed, world_of):
+    """Owner, collector and supervisor are each killed once, at seeded moments."""
+    rng = random.Random(seed)
+    world = world_of(seed)
+    holds(world, live_through(world, rng, kills=3))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(101, 113))
+def test_many_kills(seed, world_of):
+    """The same with six kills a round."""
+    rng = random.Random(seed)
+    world = world_of(seed)
+    holds(world, live_through(world, rng, kills=6))
