@@ -100,6 +100,7 @@ class Demo:
         self.checker = Checker()
         self._stop = threading.Event()
         self._cursor = 0
+        self._truths: list[dict[str, Any]] = []
         self._processes: list[Process] = []
 
     def run(self) -> int:
@@ -142,6 +143,7 @@ class Demo:
             port = free_port()
             site.explorer_url = f"http://127.0.0.1:{port}"
             self._spawn("explorer", explorer_command(port), log, {**os.environ, "GREYLAG_URL": site.owner_url})
+        self.display.begin(int(Client(site.fleet_url).get("/control/v1/clock")["now_ms"]))
         policy = policy_path()
         config = folder / "greylag.yaml"
         config.write_text(yaml.safe_dump(demo_config(site, owner_port, policy), sort_keys=False), encoding="utf-8")
@@ -206,13 +208,22 @@ class Demo:
         return 1 if problems else 0
 
     def _news(self, client: Client, lab: Process | None) -> Iterator[dict[str, Any]]:
+        """What is new, in the order of time: a planted fault is told once the ticks have come to its moment."""
         for line in lab.lines() if lab is not None else ():
             with suppress(ValueError):
-                yield json.loads(line)
+                self._truths.append(json.loads(line))
         with suppress(Unavailable):
             answer = client.get("/api/greylag/v1/records", cursor=self._cursor, limit=1000)
             self._cursor = answer["next"]
-            yield from answer["items"]
+            for record in answer["items"]:
+                yield from self._due_truths(record["at"])
+                yield record
+            if len(answer["items"]) < 1000:
+                yield from self._due_truths(answer["tick"] or "")
+
+    def _due_truths(self, at: str) -> Iterator[dict[str, Any]]:
+        while self._truths and self._truths[0]["at"] <= at:
+            yield self._truths.pop(0)
 
     def _tell(self, record: dict[str, Any]) -> None:
         self.checker.take(record)
@@ -245,7 +256,8 @@ def policy_path() -> Path:
 def explorer_command(port: int) -> list[str]:
     """The Streamlit explorer on a loopback port."""
     return [sys.executable, "-m", "streamlit", "run", str(files("app").joinpath("explorer.py")), "--server.port", str(port),
-            "--server.address", "127.0.0.1", "--server.headless", "true", "--browser.gatherUsageStats", "false"]
+            "--server.address", "127.0.0.1", "--server.headless", "true", "--browser.gatherUsageStats", "false",
+            "--client.toolbarMode", "minimal"]
 
 
 def build_dashboards(folder: Path) -> Path:

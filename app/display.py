@@ -11,14 +11,14 @@ from rich.live import Live
 from rich.text import Text
 
 from app.client import Client
-from app.story import stamped
+from app.story import Teller
 from core.clock import monotonic_seconds
 from core.errors import GreylagError
 from core.render import dumps
 
 STATUS_EVERY_SECONDS = 1.0
 COLOURS = (("OPENED", "bold red"), ("REOPENED", "bold red"), ("PLANTED", "magenta"), ("RESOLVED", "bold green"),
-           ("RECOVERED", "bold green"), ("✓", "green"), ("✗", "red"), ("→", "cyan"))
+           ("ESCALATED", "bold yellow"), ("PROVEN", "bold green"), ("✓", "green"), ("✗", "red"), ("→", "cyan"))
 
 
 class Display:
@@ -29,6 +29,7 @@ class Display:
         self._console = Console(highlight=False, soft_wrap=True)
         self._live: Live | None = None
         self._told = 0.0
+        self._teller = Teller()
 
     def __enter__(self) -> Display:
         if not self._json and self._console.is_terminal:
@@ -40,6 +41,10 @@ class Display:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def begin(self, at_ms: int) -> None:
+        """Cluster time at the start: what happened long before is no news."""
+        self._teller = Teller(at_ms)
 
     def note(self, text: str) -> None:
         """A line of the demo itself; on standard error when the output is JSON."""
@@ -55,7 +60,7 @@ class Display:
             sys.stdout.write(dumps(record) + "\n")
             sys.stdout.flush()
             return
-        for line in stamped(record):
+        for line in self._teller.lines(record):
             style = next((s for mark, s in COLOURS if mark in line), "")
             self._console.print(Text(line, style=style))
         sys.stdout.flush()

@@ -15,7 +15,7 @@ from typing import Any
 
 from app import wiring
 from app.brain import Brain
-from app.story import stamped
+from app.story import Teller
 from collectors.mapping import Mapper
 from collectors.recording import Recording
 from core.clock import TICK_MS, monotonic_seconds, rfc3339, tick_at_or_after
@@ -176,13 +176,13 @@ def replay(options: ReplayOptions, say: Say, progress: Say | None = None) -> dic
 
 def replay_command(options: ReplayOptions, as_json: bool, fail_on: str | None) -> int:
     """Prints the replay; 1 when asked to fail on an incident and one opened."""
-    quiet = not sys.stderr.isatty()
+    quiet, teller = not sys.stderr.isatty(), Teller()
 
     def say(line: str) -> None:
         if as_json:
             sys.stdout.write(line + "\n")
             return
-        for text in stamped(json.loads(line)):
+        for text in teller.lines(json.loads(line)):
             sys.stdout.write(text + "\n")
 
     def progress(text: str) -> None:

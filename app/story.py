@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core.clock import parse_rfc3339
+from core.reasons import ACTION_REASONS, INCIDENT_REASONS
+
 UNITS = {"ratio": "", "1": "", "bool": "", "count": "", "bits": "", "Hz": "Hz"}
+OLD_EVENT_MS = 3_600_000  # a boot of weeks ago is known at the first tick, and is no news
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -22,6 +26,8 @@ def number(value: float | None, unit: str) -> str:
     if unit == "bits":
         return f"0x{int(value):x}"
     text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if unit.startswith("1/"):
+        return f"{text} {unit.replace('1/', 'per ')}"
     return f"{text} {UNITS.get(unit, unit)}".strip()
 
 
@@ -57,6 +63,12 @@ def evidence(rows: list[Mapping[str, Any]], most: int = 4) -> list[str]:
     return out
 
 
+def because(reason: str) -> str:
+    """A named reason with what it means."""
+    words = INCIDENT_REASONS.get(reason) or ACTION_REASONS.get(reason) if reason != "policy" else None
+    return f"{reason} ({words})" if words else reason
+
+
 def incident_lines(record: Mapping[str, Any]) -> list[str]:
     """An incident's opening, change or end."""
     one, event = record["incident"], record["event"]
@@ -68,24 +80,26 @@ def incident_lines(record: Mapping[str, Any]) -> list[str]:
             names = ", ".join(f"{part(s['target'])} {s['probability']:.2f}" for s in one["suspects"][:3])
             lines.append(f"  · suspects: {names}")
         if one["jobs"]:
-            lines.append(f"  · slows {', '.join(one['jobs'])}; the other {len(one['victims'])} parts seen are victims"
-                         if one["victims"] else f"  · concerns {', '.join(one['jobs'])}")
+            others = f", and with it {len(one['victims'])} other parts" if one["victims"] else ""
+            lines.append(f"  · job {', '.join(one['jobs'])} is affected{others}")
         return lines
     if event == "resolved":
-        return [f"RESOLVED {name}: {one['reason']}, {one['lost_gpu_hours']:.2f} GPU-hours lost"]
-    return [f"{one['state']} {name}: {one['reason']}"]
+        return [f"{one['state'].upper()} {name}: {because(one['reason'])}, {one['lost_gpu_hours']:.2f} GPU-hours lost"]
+    attempt = f", attempt {one['attempt']}" if one["attempt"] and one["state"] in ("acting", "verifying") else ""
+    return [f"{one['state']} {one['id']}{attempt}: {because(one['reason'])}"]
 
 
 def action_lines(record: Mapping[str, Any]) -> list[str]:
     """An action's decision or outcome."""
     action, outcome = record["action"], record["outcome"]
-    args = " ".join(f"{k}={v}" for k, v in action["args"].items())
+    args = ", ".join(f"{k} {v}" for k, v in action["args"].items())
     text = f"{action['kind']} {part(action['target'])}" + (f" ({args})" if args else "")
     if outcome["state"] == "PENDING":
-        return [f"  → {text}: {action['reason']}"]
+        return [f"  → {text}: {because(action['reason'])}"]
     took = f" after {outcome['took_seconds']:.0f} s" if outcome["took_seconds"] else ""
-    return [f"  {'✓' if outcome['state'] in ('DONE', 'SIMULATED') else '·' if outcome['state'] == 'RUNNING' else '✗'} "
-            f"{text}: {outcome['state']}{took}, {outcome['reason']}"]
+    mark = {"DONE": "✓", "SIMULATED": "✓", "RUNNING": "·"}.get(outcome["state"], "✗")
+    why = "" if outcome["reason"] in ("", "done") else f": {because(outcome['reason'])}"
+    return [f"  {mark} {text}: {outcome['state']}{took}{why}"]
 
 
 def story(record: Mapping[str, Any]) -> list[str]:
@@ -97,10 +111,11 @@ def story(record: Mapping[str, Any]) -> list[str]:
         return [] if record["outcome"]["state"] == "RUNNING" else action_lines(record)
     if kind == "truth":
         truth = record["truth"]
-        return [f"PLANTED (by the lab, unknown to Greylag) {truth['fault']} on {part(truth['culprit'])}"]
+        return [f"PLANTED {truth['fault']} on {part(truth['culprit'])} (by the lab; Greylag is not told)"]
     if kind == "recovery":
-        return [f"RECOVERED job {record['job']}: {record['before_seconds']:.2f} s a step before, "
-                f"{record['after_seconds']:.2f} s after"]
+        before, after = (f"{record[f'{when}_seconds']:.2f} s" if record[f"{when}_seconds"] is not None else "an unknown time"
+                         for when in ("before", "after"))
+        return [f"PROVEN job {record['job']}: a step took {before} before the fault and takes {after} now"]
     if kind == "event" and record["event"]["kind"] not in ("job_phase", "checkpoint", "action"):
         return [f"event {record['event']['kind']} at {part(record['event']['target'])}"]
     if kind == "summary":
@@ -115,3 +130,45 @@ def stamped(record: Mapping[str, Any]) -> list[str]:
     at = record.get("at")
     clock = at[11:19] if isinstance(at, str) else "        "
     return [f"{clock}  {line}" if i == 0 else f"          {line}" for i, line in enumerate(lines)]
+
+
+class Teller:
+    """Tells the records of one run in order, and leaves out what a reader knows already.
+
+    The date stands on a line of its own where it changes. An incident's state is told when it or its reason changed.
+    Events from more than an hour before the start are no news. started_at: the start (ms); None = the time of the first
+    record that is no event, and until then events wait.
+    """
+
+    def __init__(self, started_at: int | None = None) -> None:
+        self._date = ""
+        self._states: dict[str, tuple[str, str]] = {}
+        self._started = started_at
+        self._waiting: list[Mapping[str, Any]] = []
+
+    def lines(self, record: Mapping[str, Any]) -> list[str]:
+        """What a reader sees of the next record; may be nothing."""
+        if self._started is None:
+            if record["type"] == "event":
+                self._waiting.append(record)
+                return []
+            at = record.get("at") or record.get("started_at")
+            self._started = parse_rfc3339(at) if isinstance(at, str) else 0
+        early, self._waiting = self._waiting, []
+        return [line for one in (*early, record) for line in self._tell(one)]
+
+    def _tell(self, record: Mapping[str, Any]) -> list[str]:
+        if record["type"] == "event" and parse_rfc3339(record["at"]) < (self._started or 0) - OLD_EVENT_MS:
+            return []
+        if record["type"] == "incident":
+            one = record["incident"]
+            before, now = self._states.get(one["id"]), (one["state"], one["reason"])
+            self._states[one["id"]] = now
+            if record["event"] == "updated" and before == now:
+                return []
+        lines = stamped(record)
+        at = record.get("at")
+        if lines and isinstance(at, str) and at[:10] != self._date:
+            self._date = at[:10]
+            lines.insert(0, f"{self._date} (UTC, the cluster's clock)")
+        return lines

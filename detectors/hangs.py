@@ -136,8 +136,8 @@ def read(window: Window, parts: Parts, stop_row: int) -> Signature:
     memory = _median(stats.ratio(stats.mean(of("gpu.memory_used_bytes", now)),
                                  stats.quantile(of("gpu.memory_used_bytes", before), 0.9)))
     kind = GONE if memory < GONE_SHARE else _kind(
-                 utilization, share, _median(tensor), tensor_past, bytes_share,
-                 _saves(window, parts, before, now), _flat(of("gpu.power_watts", slice(max(0, n - 8), n))))
+        utilization, share, _median(tensor), tensor_past, bytes_share, _saves(window, parts, before, now),
+        _flat(of("gpu.power_watts", slice(max(0, n - 8), n))))
     return Signature(kind, utilization, _median(power), _median(past_power), share, _median(tensor), bytes_share)
 
 

@@ -140,6 +140,8 @@ def _bound(seen: Progress, signature: Signature, p: Params) -> float | None:
     learned = not (math.isnan(seen.step_seconds) and math.isnan(seen.gap_seconds))
     usual = max(p.stall_seconds, p.stall_steps * _number(seen.step_seconds), p.stall_gaps * _number(seen.gap_seconds),
                 p.longest_gap * seen.longest_gap)
+    if signature.kind == hangs.GONE:
+        return None  # its processes have ended: whether they finished or crashed, nothing waits any more
     hang = signature.kind in (hangs.COMPLETE, hangs.PARTIAL)
     # Power that fell to half of the job's own says that it worked and stopped, though no step was seen to change.
     stopped = hang and not math.isnan(signature.power_past) and signature.power_share <= 0.5

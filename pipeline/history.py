@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from core.clock import TICK_MS, rfc3339, tick_at_or_after, tick_at_or_before
 from core.derive import derive
 from core.errors import BadInput
-from core.render import plain, tidy
+from core.render import plain
 from core.signals import SIGNALS, unit_of
 from core.types import Floats, Series, SignalRef, Target
 from core.window import Window
@@ -188,7 +188,7 @@ def wanted(target: Target, filters: Mapping[str, str]) -> bool:
 
 def document(found: History, filters: Mapping[str, str]) -> dict[str, Any]:
     """The API's answer: `series` of the parts that `filters` (node, device, job) ask for, `median` over all `parts`."""
-    series = [{"target": plain(target), "values": [tidy(v) for v in found.values[:, column].tolist()]}
+    series = [{"target": plain(target), "values": [_shown(v) for v in found.values[:, column].tolist()]}
               for column, target in enumerate(found.parts) if wanted(target, filters)]
     return {"signal": found.signal, "unit": unit_of(found.signal), "step_seconds": found.step_ms // 1000,
             "times": [rfc3339(t) for t in found.times.tolist()], "parts": len(found.parts), "median": medians(found.values),
@@ -201,5 +201,10 @@ def medians(values: Floats) -> list[float | None]:
     known = np.flatnonzero(~np.isnan(values).all(axis=1)) if values.size else np.zeros(0, np.int64)
     if len(known):
         for i, value in zip(known.tolist(), np.nanmedian(values[known], axis=1).tolist(), strict=True):
-            out[i] = tidy(value)
+            out[i] = _shown(value)
     return out
+
+
+def _shown(value: float) -> float | None:
+    # 12 digits: a timestamp in seconds keeps its milliseconds, which the 6 digits of the story would lose.
+    return float(f"{value:.12g}") if np.isfinite(value) else None

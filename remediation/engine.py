@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from core.errors import Unavailable
 from core.protocols import ControlDoor, Facts, NodeView, WorldView
 from core.targets import CLOSED_STATES
-from core.types import Action, Finding, Incident, Outcome, Target
+from core.types import Action, Incident, Outcome, Target
 from remediation import verify as proof
-from remediation.guards import Ask, World, first_reason, fresh
+from remediation.guards import Ask, World, first_reason, fresh_ids
 from remediation.hands import BACK_OFF_MS, TEMPORARY, push, touches
 from remediation.kinds import FINAL, GIVES_BACK, KINDS, TAKES_OUT, commands
 from remediation.ledger import DAY_MS, Entry
@@ -69,11 +69,14 @@ def _same(proposal: Action, first: Planned) -> bool:
 
 @dataclass(slots=True)
 class _Tick:
-    """One call of `step`. nodes: the world, read once and only when an attempt may start; None = it did not answer."""
+    """One call of `step`. nodes: the world, read once and only when an attempt may start; None = it did not answer.
+
+    working: the tracks at work, kept until one changes: a thousand incidents must not each look at a thousand.
+    """
 
     at: int
     facts: Facts
-    findings: tuple[Finding, ...]
+    fresh: frozenset[str]
     frozen: bool
     incidents: list[Incident] = field(default_factory=list)
     actions: list[tuple[Action, Outcome]] = field(default_factory=list)
@@ -81,6 +84,7 @@ class _Tick:
     recoveries: list[Recovery] = field(default_factory=list)
     nodes: Mapping[str, NodeView] | None = None
     looked: bool = False
+    working: list[Track] | None = None
 
 
 class Engine:
@@ -133,7 +137,7 @@ class Engine:
     # --- a tick -------------------------------------------------------------------------------------------------------
     def step(self, at: int, incidents: Iterable[Incident], facts: Facts) -> Step:
         """Decides at tick `at` (ms) over the incidents that are open. Commit what it returns, then `carry_out`."""
-        tick = _Tick(at, facts, tuple(facts.open_findings()), self.frozen)
+        tick = _Tick(at, facts, fresh_ids(at, facts.open_findings()), self.frozen)
         live = {i.id: i for i in incidents if i.state not in CLOSED_STATES}
         for track in self._memory.tracks.values():
             if track.incident not in live:
@@ -304,7 +308,7 @@ class Engine:
         return choose(self.policy, incident, tick.at, self._labels_of) if reason == "no_rule" else (kept, reason)
 
     def _stale(self, tick: _Tick, incident: Incident, track: Track, plan: Plan) -> str | None:
-        if not plan.commands or fresh(tick.at, incident, tick.findings):
+        if not plan.commands or not tick.fresh.isdisjoint(incident.findings):
             return None
         follows = track.ended == "step_failed" and track.ended_at is not None and tick.at - track.ended_at <= FOLLOW_MS
         return None if follows else "stale_evidence"
@@ -320,7 +324,9 @@ class Engine:
             return "target_busy"
         if tick.nodes is None:
             return "unreachable"
-        others = [t for t in self._memory.tracks.values() if t is not track and t.working]
+        if tick.working is None:
+            tick.working = [t for t in self._memory.tracks.values() if t.working]
+        others = [t for t in tick.working if t is not track]
         taken: list[Track | Lingering] = [*others, *self._memory.lingering.values()]
         nodes, jobs = {n for t in taken for n in t.nodes}, {j for t in taken for j in t.jobs}
         promised = sum(s.kind == "replace" for t in others for s in left(t))
@@ -426,7 +432,7 @@ class Engine:
         if self.policy.mode == "observe":
             current.withhold = "mode_observe"
         elif _first(track):
-            if not track.follows and not fresh(tick.at, incident, tick.findings):
+            if not track.follows and tick.fresh.isdisjoint(incident.findings):
                 current.withhold = "stale_evidence"
             elif tick.frozen:
                 current.withhold = "frozen"
@@ -483,7 +489,7 @@ class Engine:
         if judged.result == "wait":
             return
         if judged.result == "failed":
-            if fresh(tick.at, incident, tick.findings):
+            if not tick.fresh.isdisjoint(incident.findings):
                 self._failed(tick, incident, track, "verify_failed", "policy_exhausted")
             else:  # the part is quiet, and still the job is not back: more action on this part would be a guess
                 self._escalate(tick, incident, track, "verify_failed")
@@ -538,6 +544,8 @@ class Engine:
             track.held_since = None
         elif track.held_since is None:
             track.held_since = tick.at
+        if state != "holding" or track.state == "acting":  # one hold after another changes nobody's work
+            tick.working = None
         track.state, track.reason = state, reason
         tick.decisions.append(Decision(tick.at, track.incident, state, reason, track.rule, track.attempt))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.protocols import NodeView
-from core.types import Finding, Incident
+from core.types import Finding
 from remediation.kinds import HANDS
 from remediation.ledger import DAY_MS, HOUR_MS, Ledger
 from remediation.policy import Limits
@@ -45,10 +45,9 @@ class World:
     spares_promised: int = 0
 
 
-def fresh(at: int, incident: Incident, findings: Sequence[Finding]) -> bool:
-    """True where a finding of the incident is open and was renewed within FRESH_SECONDS."""
-    return any(f.id in incident.findings and f.ended_at is None and at - f.updated_at <= FRESH_SECONDS * 1000
-               for f in findings)
+def fresh_ids(at: int, findings: Sequence[Finding]) -> frozenset[str]:
+    """Ids of the findings that are open and were renewed within FRESH_SECONDS: only these may start an attempt."""
+    return frozenset(f.id for f in findings if f.ended_at is None and at - f.updated_at <= FRESH_SECONDS * 1000)
 
 
 def target_busy(ask: Ask, world: World) -> str | None:

@@ -240,10 +240,14 @@ class Samples(Database):
             "signals": (pa.string(), [json.dumps([encode(r) for r in one.signals]) for one, _ in plan.layouts])})
 
     def _write_events(self, cursor: duckdb.DuckDBPyConnection, events: Sequence[Event]) -> None:
-        self.put(cursor, "events", {
-            "at_ms": (pa.int64(), [e.at for e in events]), "kind": (pa.string(), [e.kind for e in events]),
-            "node": (pa.string(), [e.target.node for e in events]),
-            "body": (pa.string(), [encode(e) for e in events])})
+        """Events that are not there yet: a collector that was killed reads the last lines of its logs again."""
+        once = {(e.at, body): e for e in events for body in [encode(e)]}
+        rows = pa.table({
+            "at_ms": pa.array([at for at, _ in once], pa.int64()), "kind": pa.array([e.kind for e in once.values()], pa.string()),
+            "node": pa.array([e.target.node for e in once.values()], pa.string()),
+            "body": pa.array([body for _, body in once], pa.string())})
+        self.insert(cursor, "events", rows, "WHERE NOT EXISTS (SELECT 1 FROM events AS known WHERE"
+                    " known.at_ms = incoming.at_ms AND known.body = incoming.body)")
 
     def epoch(self, worker: str) -> int:
         """Grants the worker its next epoch, for good; batches of its older epochs are refused from now on."""

@@ -1,8 +1,13 @@
-"""A small real training loop: logistic regression by mini-batch gradient descent on numpy, seconds a run.
+"""A small real training job: logistic regression by mini-batch gradient descent on numpy, seconds a run.
 
 It writes checkpoints and resumes from them, exposes the trainer metrics, and can be told to hang or to produce NaN:
 
     python -m sample_data.trainer.train --steps 200 --checkpoint /tmp/ck.npz --port 9401 --hang-at 80
+
+Several ranks are several processes that average their gradients over TCP; give all of them the same --rendezvous:
+
+    python -m sample_data.trainer.train --rank 0 --world 2 --rendezvous 127.0.0.1:29500 &
+    python -m sample_data.trainer.train --rank 1 --world 2 --rendezvous 127.0.0.1:29500 --node n2 --hang-at 80
 """
 
 from __future__ import annotations
@@ -11,18 +16,20 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from sample_data.trainer.metrics import TrainerMetrics
+from sample_data.trainer.reduce import AllReduce
+
+ROWS, COLUMNS, BATCH = 4096, 64, 256
 
 
 @dataclass
 class Model:
-    """Weights, step and the generator's state: all that a checkpoint holds."""
+    """Weights and the last finished step: all that a checkpoint holds."""
 
     weights: np.ndarray
     step: int = 0
@@ -41,68 +48,107 @@ class Model:
             return cls(data["weights"], int(data["step"]))
 
 
-def dataset(rows: int, columns: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features float64[rows, columns] and labels 0/1 of a noisy linear rule."""
+class ScaledTime:
+    """Time that runs `scale` times faster than the wall from `origin` (seconds since the epoch) on.
+
+    For demonstrations, where minutes should pass in seconds; processes with one origin agree on the time.
+    """
+
+    def __init__(self, scale: float, origin: float | None = None) -> None:
+        self.scale = scale
+        self._origin = time.time() if origin is None else origin
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._origin + self.seconds(time.time() - self._origin)
+
+    def seconds(self, wall_seconds: float) -> float:
+        """What a span of wall time is here."""
+        return wall_seconds * self.scale
+
+
+def dataset(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features float64[row, column] and labels 0/1 of a noisy linear rule."""
     rng = np.random.default_rng(seed)
-    features = rng.normal(size=(rows, columns))
-    truth = rng.normal(size=columns)
-    return features, (features @ truth + rng.normal(scale=2.0, size=rows) > 0).astype(float)
+    features = rng.normal(size=(ROWS, COLUMNS))
+    truth = rng.normal(size=COLUMNS)
+    return features, (features @ truth + rng.normal(scale=2.0, size=ROWS) > 0).astype(float)
 
 
-def batches(rows: int, size: int, seed: int) -> Iterator[np.ndarray]:
-    """Row numbers of one mini-batch after another, for ever."""
-    rng = np.random.default_rng(seed)
-    while True:
-        yield rng.integers(0, rows, size)
+def batch(seed: int, rank: int, step: int) -> np.ndarray:
+    """Row numbers of a mini-batch. By step, so that a run that resumes goes on as if it had never stopped."""
+    return np.random.default_rng((seed, rank, step)).integers(0, ROWS, BATCH)
 
 
-def train_step(model: Model, x: np.ndarray, y: np.ndarray, rate: float) -> tuple[float, float]:
-    """One gradient step in place; gives loss and gradient norm."""
-    guess = 1 / (1 + np.exp(-np.clip(x @ model.weights, -30, 30)))
+def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean log loss of the batch, and its gradient."""
+    guess = 1 / (1 + np.exp(-np.clip(x @ weights, -30, 30)))
     clipped = np.clip(guess, 1e-9, 1 - 1e-9)
     loss = float(-np.mean(y * np.log(clipped) + (1 - y) * np.log(1 - clipped)))
-    gradient = x.T @ (guess - y) / len(y)
-    model.weights -= rate * gradient
-    return loss, float(np.linalg.norm(gradient))
+    return loss, x.T @ (guess - y) / len(y)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Trains; 0 when all steps are done."""
-    metrics = TrainerMetrics(args.job, args.rank, args.node, args.gpu, args.port)
-    print(json.dumps({"port": metrics.port}), flush=True)
-    metrics.phase("init")
-    features, labels = dataset(4096, 64, args.seed)
-    path = Path(args.checkpoint) if args.checkpoint else None
-    model = Model.load(path) if path and path.exists() else Model(np.zeros(features.shape[1]))
-    print(f"resumed at step {model.step}" if model.step else "started at step 0", flush=True)
-    metrics.phase("train")
-    picks = batches(len(features), 256, args.seed + model.step)
-    while model.step < args.steps:
+class Trainer:
+    """One rank."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.time = ScaledTime(args.time_scale, args.time_origin)
+        self.metrics = TrainerMetrics(args.job, args.rank, args.node, args.gpu, args.port, clock=self.time.now)
+        self.path = Path(args.checkpoint) if args.checkpoint else None
+        found = self.path is not None and self.path.exists()
+        self.model = Model.load(self.path) if self.path is not None and found else Model(np.zeros(COLUMNS))
+
+    def run(self) -> None:
+        """Trains until all steps are done. Raises OSError when another rank has gone."""
+        self.metrics.phase("init")
+        print(json.dumps({"port": self.metrics.port, "step": self.model.step}), flush=True)
+        features, labels = dataset(self.args.seed)
+        group = AllReduce(self.args.rank, self.args.world, self.args.rendezvous)
+        self.metrics.phase("train")
+        while self.model.step < self.args.steps:
+            self.step(features, labels, group)
+            if self.path and self.model.step % self.args.checkpoint_every == 0:
+                self.save(self.path)
+        self.metrics.phase("done")
+        group.close()
+
+    def step(self, features: np.ndarray, labels: np.ndarray, group: AllReduce) -> None:
+        """One step: load, compute, average over the ranks, update."""
+        model, args = self.model, self.args
         began = time.monotonic()
-        rows = next(picks)
-        waited = time.monotonic() - began
+        rows = batch(args.seed, args.rank, model.step)
+        x, y = features[rows], labels[rows]
+        loaded = time.monotonic()
         if model.step == args.hang_at:
             print(f"hanging at step {model.step}", flush=True)
-            while True:
+            while True:  # before the collective: the other ranks wait in it for this one
                 time.sleep(60)
-        loss, norm = train_step(model, features[rows], labels[rows], args.rate)
+        if 0 <= args.nan_at <= model.step:
+            x = np.where(np.arange(x.size).reshape(x.shape) == 0, np.nan, x)
+        loss, mine = gradient(model.weights, x, y)
         time.sleep(args.pause)
+        computed = time.monotonic()
+        self.metrics.collective(model.step + 1)
+        mean = group.mean(mine)
+        reduced = time.monotonic()
+        model.weights = model.weights - args.rate * mean
         model.step += 1
-        if model.step == args.nan_at:
-            loss = float("nan")
-        seconds = time.monotonic() - began
-        metrics.step(model.step, loss, seconds, waited, grad_norm=norm, collective_seq=model.step * 4,
-                     tokens_per_second=len(rows) / seconds)
-        if path and model.step % args.checkpoint_every == 0:
-            metrics.phase("checkpoint")
-            model.save(path)
-            metrics.checkpoint(model.step)
-            metrics.phase("train")
-    metrics.phase("done")
-    print(f"done at step {model.step}", flush=True)
-    time.sleep(args.linger)
-    metrics.close()
-    return 0
+        spent = self.time.seconds
+        seconds = spent(time.monotonic() - began)
+        self.metrics.step(
+            model.step, loss, seconds, spent(loaded - began), grad_norm=float(np.linalg.norm(mean)),
+            compute_seconds=spent(computed - loaded), comm_wait_seconds=spent(reduced - computed),
+            tokens_per_second=len(rows) / seconds)
+
+    def save(self, path: Path) -> None:
+        """Writes a checkpoint; none of weights that are not finite, because nothing could be resumed from it."""
+        if not np.isfinite(self.model.weights).all():
+            return
+        self.metrics.phase("checkpoint")
+        self.model.save(path)
+        self.metrics.checkpoint(self.model.step)
+        self.metrics.phase("train")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -110,20 +156,40 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     found.add_argument("--job", default="sample")
     found.add_argument("--rank", type=int, default=0)
+    found.add_argument("--world", type=int, default=1, help="number of ranks")
+    found.add_argument("--rendezvous", default="127.0.0.1:29500", help="host:port on which rank 0 meets the others")
     found.add_argument("--node", default="localhost")
     found.add_argument("--gpu", type=int, default=0)
-    found.add_argument("--port", type=int, default=0, help="0 takes a free one and prints it")
+    found.add_argument("--port", type=int, default=0, help="of the metrics; 0 takes a free one and prints it")
     found.add_argument("--steps", type=int, default=200)
     found.add_argument("--pause", type=float, default=0.02, help="seconds added to each step")
     found.add_argument("--rate", type=float, default=0.5)
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--checkpoint", help="file to write and to resume from")
     found.add_argument("--checkpoint-every", type=int, default=50)
-    found.add_argument("--hang-at", type=int, default=-1, help="step at which it stops for ever")
-    found.add_argument("--nan-at", type=int, default=-1, help="step whose loss is NaN")
+    found.add_argument("--hang-at", type=int, default=-1, help="finished steps after which this rank stops for ever")
+    found.add_argument("--nan-at", type=int, default=-1, help="finished steps after which its data holds a NaN")
+    found.add_argument("--time-scale", type=float, default=1.0,
+                       help="timestamps and durations run so many times faster than the wall; for demonstrations")
+    found.add_argument("--time-origin", type=float, help="since when they do, seconds since the epoch; default: the start")
     found.add_argument("--linger", type=float, default=0.0, help="seconds to serve after the end")
     return found
 
 
+def main(argv: list[str] | None = None) -> int:
+    """Trains; 0 when all steps are done, 1 when another rank left."""
+    args = parser().parse_args(argv)
+    trainer = Trainer(args)
+    try:
+        trainer.run()
+    except OSError as error:
+        print(f"rank {args.rank} stopped at step {trainer.model.step}: {error}", file=sys.stderr)
+        return 1
+    print(f"done at step {trainer.model.step}", flush=True)
+    time.sleep(args.linger)
+    trainer.metrics.close()
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(run(parser().parse_args()))
+    sys.exit(main())

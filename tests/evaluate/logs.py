@@ -37,7 +37,7 @@ def _megatron(plan: Plan, run: Run) -> list[tuple[float, str]]:
     for _, b, number in run.evals:
         rows.append((b - 0.2, "-" * 90))
         rows.append((b - 0.2, f" validation loss at iteration {number} | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | "))
-    if job.ends is not None:
+    if job.ends is not None and not job.lingers:
         rows.append((job.ends, f"[after training is done] datetime: {_time(plan, job.ends, '%Y-%m-%d %H:%M:%S')} "))
     return rows
 
@@ -56,7 +56,7 @@ def _titan(plan: Plan, run: Run) -> list[tuple[float, str]]:
     for a, b, _ in run.saves:
         say(a + 0.1, "Saving the checkpoint (or staging if async is enabled).")
         say(b - 0.1, f"Finished saving the checkpoint (or staging if async is enabled)in {b - a:.2f} seconds.")
-    if job.ends is not None:
+    if job.ends is not None and not job.lingers:
         say(job.ends, "Training completed")
     return rows
 
@@ -74,7 +74,7 @@ def _hf(plan: Plan, run: Run) -> list[tuple[float, str]]:
         head = _time(plan, end, "%Y-%m-%dT%H:%M:%SZ ")
         rows.append((float(end), f"{head}{{'loss': {run.losses[i]:.4f}, 'grad_norm': {0.5 + 0.05 * rng.standard_normal():.4f}, "
                                  f"'learning_rate': 1.5e-05, 'epoch': {(end - first) / 9e4:.4f}, 'step': {number}}}"))
-    if job.ends is not None:
+    if job.ends is not None and not job.lingers:
         rows.append((job.ends, _time(plan, job.ends, "%Y-%m-%dT%H:%M:%SZ ") + "{'train_runtime': 5123.2, 'train_loss': 2.1}"))
     return rows
 

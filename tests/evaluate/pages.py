@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.evaluate.plan import Plan, rng_of
-from tests.evaluate.world import COMM, IDLE, PHASE, SAVE, Gpu, Run, gpu, heat_of, severity
+from tests.evaluate.world import COMM, DONE, IDLE, PHASE, SAVE, Gpu, Run, gpu, heat_of, severity
 
 BUSES = ("53", "64", "75", "86", "97", "A8", "B9", "CA")
 MODERN = {
@@ -228,14 +228,17 @@ def _lose(plan: Plan, node: int, port: int, packets: np.ndarray, run: Run | None
             out["drops"] += lost
         return
     if mine:
-        if fault.how == "receives":
+        if fault.how == "errors":
+            out["icrc"] += lost
+            out["symbols"] += lost
+        elif fault.how == "receives":
             out["lost"] += lost
             out["icrc"] += 0.2 * lost
         else:
             out["naks"] += lost
             out["resent"] += lost
             out["timeouts"] += 0.02 * lost
-    elif peers and node in peers and port == bad:
+    elif peers and node in peers and port == bad and fault.how != "errors":
         if fault.how == "receives":
             out["naks"] += lost / len(peers)
             out["resent"] += lost / len(peers)
@@ -339,7 +342,9 @@ def trainer_pages(plan: Plan, run: Run) -> list[Page]:
 def _trainer(plan: Plan, run: Run, place: int, node: int, ranks: range) -> Page:
     job = run.job
     t = scrape_times(plan, node, "trainer")
-    seen = (t >= job.starts) & (t < (job.ends + 20 if job.ends is not None else 1e18))
+    seen = (t >= job.starts) & ((t < (job.ends + 20 if job.ends is not None else 1e18)) | job.lingers)
+    if job.restart is not None:
+        seen &= (run.mode[np.minimum(t.astype(int), len(run.mode) - 1)] != DONE) | (job.ends is not None and t > job.ends)
     t = t[seen]
     at = t.astype(int)
     rng = rng_of(plan.seed, "trainer", node)
@@ -378,7 +383,10 @@ def _trainer(plan: Plan, run: Run, place: int, node: int, ranks: range) -> Page:
         if job.phases:
             for phase in ("init", "warmup", "train", "eval", "checkpoint", "done"):
                 now = np.array([PHASE.get(int(m), "init") == phase and m != IDLE for m in run.mode[at]], float)
-                add("phase", "gauge", {**labels, "phase": phase}, now)
+                if job.lingers:  # nobody says that it is over
+                    over = run.mode[at] == DONE
+                    now = np.where(over, float(phase == "train"), now)
+                add("phase", "gauge", {**labels, "phase": phase}, now if job.one_hot else np.where(now > 0, 1.0, np.nan))
     return Page("trainer", plan.nodes[node], t, list(families.values()))
 
 

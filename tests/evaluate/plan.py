@@ -76,6 +76,9 @@ class Job:
     metrics: str | None  # all, rank0 or None
     phases: bool
     seq: bool
+    one_hot: bool = True        # all phases are exposed with 0 or 1; else only the present one
+    restart: tuple[float, float] | None = None  # when it is stopped, and for how long, before it resumes
+    lingers: bool = False       # the last values stay exposed after the end (a push gateway), and nothing says that it ended
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,9 @@ def _job(rng: np.random.Generator, name: str, nodes: tuple[int, ...], seconds: i
         float(rng.uniform(0.65, 0.92) * seconds) if finishes else None, step, int(rng.integers(500, 90000)),
         float(rng.uniform(400, 1500)), takes, float(rng.uniform(500, 1500)) if rng.random() < 0.4 else None,
         float(rng.choice([20, 60, 150, 400])), float(rng.uniform(1.6, 3.4)), log, interval_steps, metrics,
-        bool(rng.random() < 0.6), bool(rng.random() < 0.6))
+        bool(rng.random() < 0.6), bool(rng.random() < 0.6), bool(rng.random() < 0.6),
+        (float(rng.uniform(0.3, 0.6) * seconds), float(rng.uniform(120, 480))) if rng.random() < 0.2 and not late else None,
+        bool(rng.random() < 0.4))
 
 
 def draw(seed: int, kind: str | None = None, **fixed: object) -> Plan:
@@ -181,9 +186,10 @@ def with_fault(plan: Plan, kind: str) -> Plan:
     """The plan with a fault at a random place and time at which a job works, at least five minutes from both ends."""
     rng = rng_of(plan.seed, "fault", kind)
     which = int(rng.integers(0, len(plan.jobs)))
-    job = plan.jobs[which]
+    job = replace(plan.jobs[which], restart=None)
+    plan = replace(plan, jobs=tuple(job if i == which else j for i, j in enumerate(plan.jobs)))
     if kind == "stalled_loss":  # what shows it must exist
-        job = replace(job, ends=None, metrics=job.metrics or (None if job.log else "all"))
+        job = replace(job, ends=None, restart=None, metrics=job.metrics or (None if job.log else "all"))
         plan = replace(plan, jobs=tuple(job if i == which else j for i, j in enumerate(plan.jobs)))
     node = int(rng.choice(job.nodes))
     gap = job.log_interval * job.step if job.metrics is None and job.log else 2 * plan.interval
@@ -204,11 +210,15 @@ def with_fault(plan: Plan, kind: str) -> Plan:
         low = 0.1 if plan.dcgm == "default" else 0.05
         size = float(np.exp(rng.uniform(np.log(low), np.log(0.6))))
         fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.used)), size, min(ramp, need / 3),
-                      "sw" if size < 0.3 else "hw", float(rng.choice([1.0, 1.0, 0.7])))
+                      "sw" if size < 0.3 else "hw", float(rng.choice([1.0, 1.0, 0.7, 0.45])))
     elif kind == "packet_loss":
         size = float(np.exp(rng.uniform(np.log(1e-4), np.log(2e-2))))
-        how = str(rng.choice(["receives", "receives", "sends"]))
-        if len(job.nodes) == 2 and plan.fabric != "efa":
+        how = str(rng.choice(["receives", "receives", "sends", "errors"]))
+        if how == "errors" and plan.fabric != "ib":
+            how = "receives"
+        if plan.fabric in ("ib", "roce") and rng.random() < 0.4:
+            size = float(np.exp(rng.uniform(np.log(1e-6), np.log(2e-5))))  # some packets a second
+        if len(job.nodes) == 2 and plan.fabric != "efa" and how == "sends":
             how = "receives"  # of one path nobody can tell which end drops what the other one sent
         fault = Fault(kind, at, 1e9, node, int(rng.integers(0, 64)), size, min(ramp, need / 3), how)
     else:

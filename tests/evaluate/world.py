@@ -77,7 +77,14 @@ def run_job(plan: Plan, job: Job, fault: Fault | None) -> Run:
         warm = 0
     next_save = t + job.checkpoint_every * float(rng.uniform(0.3, 1))
     next_eval = t + (job.eval_every * float(rng.uniform(0.4, 1)) if job.eval_every else 1e18)
+    restart = job.restart if hang is None else None
     while t < n and (job.ends is None or t < job.ends):
+        if restart is not None and t >= restart[0]:
+            paint(t, t + restart[1], DONE)
+            paint(t + restart[1], t + restart[1] + 60, INIT)
+            t += restart[1] + 60
+            number = max(0, number - int(rng.integers(1, 40)))
+            warm, restart = 3, None
         step = job.step * float(np.exp(rng.normal(0, 0.03)))
         if rng.random() < 0.004:
             step *= float(rng.uniform(1.3, 2.2))
