@@ -116,6 +116,9 @@ class Brain:
         if self.engine is None or self.facts is None:
             return carried
         step = self.engine.step(at, self.book.open(), self.facts)
+        for decision in step.decisions:
+            self.telemetry.add("greylag_decisions_total", decision=decision.decision, reason=decision.reason)
+        self.telemetry.set("greylag_frozen", float(self.engine.frozen))
         for incident in step.incidents:
             self.book.adopt(at, incident)
             told.append(("resolved" if incident.state in CLOSED_STATES else "updated", incident))
@@ -134,6 +137,8 @@ class Brain:
             rows += [Record(at, "finding", render.finding_line(event, at, f)) for f in findings]
         rows += [Record(at, "incident", render.incident_line(event, at, i)) for event, i in told]
         rows += [Record(at, "action", render.action_line(at, a, o)) for a, o in actions]
+        for action, outcome in actions:
+            self.telemetry.add("greylag_actions_total", kind=action.kind, state=outcome.state, reason=outcome.reason)
         return sorted(rows, key=lambda r: (min(r.at, at), _ORDER[r.type]))
 
     def _outbox(self, at: int, told: Sequence[tuple[str, Incident]]) -> tuple[Outbound, ...]:

@@ -100,7 +100,7 @@ class Demo:
         self.checker = Checker()
         self._stop = threading.Event()
         self._cursor = 0
-        self._truths: list[dict[str, Any]] = []
+        self._held: list[dict[str, Any]] = []
         self._processes: list[Process] = []
 
     def run(self) -> int:
@@ -177,7 +177,6 @@ class Demo:
         while not self._stop.is_set():
             for record in self._news(client, lab):
                 self._tell(record)
-            self._prove(client)
             self.display.status(client, monotonic_seconds() - began)
             healed = lab is not None and lab.exit_code is not None and self.checker.settled
             failed = lab is not None and lab.exit_code not in (None, 0)
@@ -192,7 +191,7 @@ class Demo:
             self._stop.wait(POLL_SECONDS)
         if self._stop.is_set() and not self.options.exit_when_healed:
             return None
-        for record in self._news(client, lab):
+        for record in (*self._news(client, lab), *self._held):
             self._tell(record)
         return self._judge()
 
@@ -203,36 +202,36 @@ class Demo:
             problems = self.checker.problems(len(self.options.faults))
         else:
             return 0
+        if not problems:
+            self.display.note(self.checker.summary())
         for problem in problems:
             print(f"greylag demo: {problem}", file=sys.stderr)
         return 1 if problems else 0
 
     def _news(self, client: Client, lab: Process | None) -> Iterator[dict[str, Any]]:
-        """What is new, in the order of time: a planted fault is told once the ticks have come to its moment."""
+        """What is new, in the order of time: what others than Greylag say is told once its ticks have come to that moment."""
         for line in lab.lines() if lab is not None else ():
             with suppress(ValueError):
-                self._truths.append(json.loads(line))
+                self._held.append(json.loads(line))
+        with suppress(Unavailable):
+            self._held += self.checker.recoveries(client, [r["incident"] for r in self._held if r["type"] == "recovery"])
         with suppress(Unavailable):
             answer = client.get("/api/greylag/v1/records", cursor=self._cursor, limit=1000)
             self._cursor = answer["next"]
             for record in answer["items"]:
-                yield from self._due_truths(record["at"])
+                yield from self._due(record["at"])
                 yield record
             if len(answer["items"]) < 1000:
-                yield from self._due_truths(answer["tick"] or "")
+                yield from self._due(answer["tick"] or "")
 
-    def _due_truths(self, at: str) -> Iterator[dict[str, Any]]:
-        while self._truths and self._truths[0]["at"] <= at:
-            yield self._truths.pop(0)
+    def _due(self, at: str) -> Iterator[dict[str, Any]]:
+        self._held.sort(key=lambda record: str(record["at"]))
+        while self._held and self._held[0]["at"] <= at:
+            yield self._held.pop(0)
 
     def _tell(self, record: dict[str, Any]) -> None:
         self.checker.take(record)
         self.display.record(record)
-
-    def _prove(self, client: Client) -> None:
-        with suppress(Unavailable):
-            for record in self.checker.recoveries(client):
-                self._tell(record)
 
     def _addresses(self, site: Site) -> None:
         folder = build_dashboards(site.folder / "grafana")

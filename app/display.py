@@ -11,10 +11,11 @@ from rich.live import Live
 from rich.text import Text
 
 from app.client import Client
-from app.story import Teller
+from app.story import Teller, part
 from core.clock import monotonic_seconds
 from core.errors import GreylagError
 from core.render import dumps
+from core.targets import CLOSED_STATES
 
 STATUS_EVERY_SECONDS = 1.0
 COLOURS = (("OPENED", "bold red"), ("REOPENED", "bold red"), ("PLANTED", "magenta"), ("RESOLVED", "bold green"),
@@ -30,6 +31,7 @@ class Display:
         self._live: Live | None = None
         self._told = 0.0
         self._teller = Teller()
+        self._incidents: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Display:
         if not self._json and self._console.is_terminal:
@@ -56,6 +58,8 @@ class Display:
 
     def record(self, record: dict[str, Any]) -> None:
         """One record of the story."""
+        if record["type"] == "incident":
+            self._incidents[record["incident"]["id"]] = record["incident"]
         if self._json:
             sys.stdout.write(dumps(record) + "\n")
             sys.stdout.flush()
@@ -73,7 +77,8 @@ class Display:
         with suppress(GreylagError):
             records = client.get("/api/greylag/v1/records", cursor=2**53, limit=1)
             step = client.get("/api/v1/query", query='greylag_train_step{rank="0"}')["data"]["result"]
-            tick = (records.get("tick") or "")[:19].replace("T", " ")
-            words = f"step {float(step[0]['value'][1]):.0f}" if step else "no step seen"
-            self._live.update(Text(f"cluster time {tick}   job train-1: {words}   {wall_seconds:.0f} s of wall time",
-                                   style="reverse"))
+            words = [(records.get("tick") or "no tick yet")[:19].replace("T", " ")]
+            words += [f"{row['metric'].get('job')} at step {float(row['value'][1]):.0f}" for row in step[:2]]
+            still = [i for i in self._incidents.values() if i["state"] not in CLOSED_STATES]
+            words += [f"{i['fault']} on {part(i['culprit'])}: {i['state']}" for i in still[:2]] or ["no open incident"]
+            self._live.update(Text(f" {'  │  '.join(words)}  │  {wall_seconds:.0f} s of wall time ", style="reverse"))

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import uvicorn
@@ -105,7 +106,7 @@ class Owner:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self.telemetry = Telemetry()
         self.clock: Clock = make_clock(config.clock)
-        self.hands = wiring.hands(config)
+        self.hands = wiring.hands(config, self.labels_of)
         routes, notifiers = wiring.notifiers(config)
         self.read_inventory = wiring.inventory_reader(config)
         self.inventory = self.read_inventory()
@@ -121,6 +122,10 @@ class Owner:
         self.own = OwnSeries(self.telemetry, self.store.epoch(WORKER))
         self.house = OwnerHouse(self)
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+
+    def labels_of(self, node: str) -> Mapping[str, str]:
+        """The inventory's labels of a node; none where the node is not known."""
+        return next((n.labels for n in self.inventory.nodes if n.name == node), {})
 
     def refresh_inventory(self) -> None:
         """The inventory as it is now; when it cannot be read the last one stays."""

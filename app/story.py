@@ -48,7 +48,7 @@ def part(target: Mapping[str, Any] | None) -> str:
     return f"{target['node']} {words}{rank}" if target.get("node") else f"{kind} {words}"
 
 
-def evidence(rows: list[Mapping[str, Any]], most: int = 4) -> list[str]:
+def evidence(rows: list[Mapping[str, Any]], most: int = 6) -> list[str]:
     """One line for each piece of evidence."""
     out = []
     for row in rows[:most]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from app.client import Client
@@ -59,9 +59,10 @@ class Checker:
         closed = all(i["state"] in CLOSED_STATES for i in self.real)
         return closed and all(i["id"] in self.recovered for i in self.real if i["state"] == "resolved" and i["jobs"])
 
-    def recoveries(self, client: Client) -> Iterator[dict[str, Any]]:
-        """A recovery record for each incident that has been resolved for two minutes of cluster time."""
-        waiting = [i for i in self.real if i["state"] == "resolved" and i["jobs"] and i["id"] not in self.recovered]
+    def recoveries(self, client: Client, known: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """A recovery record for each incident that has been resolved for two minutes of cluster time; not for `known` ones."""
+        waiting = [i for i in self.real if i["state"] == "resolved" and i["jobs"]
+                   and i["id"] not in self.recovered and i["id"] not in known]
         if not waiting:
             return
         tick = client.get("/api/greylag/v1/records", cursor=2**53, limit=1)["tick"]
@@ -111,8 +112,13 @@ class Checker:
         """One line for people."""
         resolved = sum(i["state"] == "resolved" for i in self.real)
         lost = sum(i["lost_gpu_hours"] for i in self.real)
-        return (f"{len(self.truths)} faults planted, {len(self.real)} incidents opened, {resolved} resolved, "
-                f"{lost:.1f} GPU-hours lost")
+        return (f"{counted(len(self.truths), 'fault')} planted, {counted(len(self.real), 'incident')} opened, "
+                f"{resolved} resolved, {lost:.1f} GPU-hours lost")
+
+
+def counted(n: int, what: str) -> str:
+    """`1 fault`, `2 faults`."""
+    return f"{n} {what}" + ("" if n == 1 else "s")
 
 
 def step_seconds(client: Client, job: str, start: int, end: int) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,21 @@ def default_policy() -> Path:
     return Path(str(files("sample_data").joinpath("policies", "observe.yaml")))
 
 
-def hands(config: GreylagConfig) -> Hands:
-    """Backend and engine as the configuration asks. Without a policy, the shipped one that only watches."""
+def hands(config: GreylagConfig, labels_of: Callable[[str], Mapping[str, str]] | None = None) -> Hands:
+    """Backend and engine as the configuration asks. Without a policy, the shipped one that only watches.
+
+    labels_of: a node's inventory labels, for rules that match on them. With the backend `observe` every policy observes:
+    there is nothing that could act.
+    """
     backends: dict[str, BackendPlugin] = load_plugins("remediation.backends")
     plugin, params = plugin_entry(backends, config.backend, config.file, "backend")
     door, view = plugin.build(params)
     path = config.resolve(config.policy) if config.policy else default_policy()
     policy = read_policy(path)
+    if plugin.name == "observe":
+        policy = replace(policy, mode="observe")
     freeze = Path(config.resolve(config.data_dir)) / FREEZE_FILE
-    engine = Engine(policy, frozenset(plugin.kinds), view, freeze_file_exists=freeze.exists)
+    engine = Engine(policy, frozenset(plugin.kinds), view, freeze_file_exists=freeze.exists, labels_of=labels_of)
     return Hands(door, view, engine, policy, plugin.name)
 
 

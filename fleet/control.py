@@ -41,14 +41,14 @@ def make_app(world: World, operations: Operations, clock: FleetClock, lab_token:
 
 
 def _add_exporters(app: FastAPI, world: World, clock: FleetClock) -> None:
+    """Plain routes, without FastAPI's handling of parameters: they are most of all requests."""
     pages = Pages(world)
 
-    @app.get("/sd")
-    async def service_discovery(request: Request) -> JSONResponse:
+    async def service_discovery(request: Request) -> Response:
         return JSONResponse(discovery(world, request.headers.get("host") or request.url.netloc))
 
-    @app.get("/nodes/{name}/{exporter}")
-    async def exporter_page(name: str, exporter: str) -> Response:
+    async def exporter_page(request: Request) -> Response:
+        name, exporter = request.path_params["name"], request.path_params["exporter"]
         node = world.find(name)
         if node is None or exporter not in PORTS:
             return _nothing(f"no exporter {exporter!r} on a node {name!r}")
@@ -58,21 +58,26 @@ def _add_exporters(app: FastAPI, world: World, clock: FleetClock) -> None:
             return Response("the node does not answer\n", 503, media_type="text/plain")
         return Response(body, headers={"content-type": CONTENT_TYPE})
 
-    @app.get("/logs/kernel/{name}")
-    async def kernel_log(name: str, request: Request) -> Response:
+    async def kernel_log(request: Request) -> Response:
+        name = request.path_params["name"]
         node = world.find(name)
         if node is None:
             return _nothing(f"no node {name!r}")
         clock.now_ms()
         return _log(world.kernel.of(node.index).read(_start(request)))
 
-    @app.get("/logs/trainer/{name}")
-    async def trainer_log(name: str, request: Request) -> Response:
+    async def trainer_log(request: Request) -> Response:
+        name = request.path_params["name"]
         job = world.jobs.get(name)
         if job is None:
             return _nothing(f"no job {name!r}")
         clock.now_ms()
         return _log(job.log.read(_start(request)))
+
+    app.add_route("/nodes/{name}/{exporter}", exporter_page)
+    app.add_route("/logs/kernel/{name}", kernel_log)
+    app.add_route("/logs/trainer/{name}", trainer_log)
+    app.add_route("/sd", service_discovery)
 
 
 def _add_control(app: FastAPI, world: World, operations: Operations, clock: FleetClock) -> None:

@@ -62,7 +62,11 @@ def step(state: HoldState, verdict: Verdict | None, tick: int, hold: Hold, detec
     state.history = [*state.history, (tick, faulty)][-hold.of:]
     state.clear = 0 if faulty else state.clear + 1
     if state.finding is not None:
-        return _judge_open(state, verdict, tick, hold) if not faulty or _news(state.finding, verdict) else None
+        if faulty and not _news(state.finding, verdict):
+            # No news for people, but the evidence is of now: what acts on it asks how old it is.
+            state.finding = replace(state.finding, updated_at=tick)
+            return None
+        return _judge_open(state, verdict, tick, hold)
     if not faulty:
         state.held = None
         if state.clear >= hold.off:

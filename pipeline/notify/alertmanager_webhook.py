@@ -79,22 +79,20 @@ def render(incidents: Sequence[Incident], at: int, links: Mapping[str, str]) -> 
     if not told:
         return None
     base = links.get("external_url", "").rstrip("/")
+    labels, texts = [labels_of(one) for one in told], [annotations_of(one, links) for one in told]
     alerts = []
-    for one in told:
+    for one, own, text in zip(told, labels, texts, strict=True):
         ended = one.state in CLOSED_STATES
-        labels = labels_of(one)
         alerts.append({
             "status": "resolved" if ended else "firing",
-            "labels": labels,
-            "annotations": annotations_of(one, links),
+            "labels": own,
+            "annotations": text,
             "startsAt": rfc3339(one.onset_at),
             "endsAt": rfc3339(one.resolved_at or at) if ended else NOT_ENDED,
             "generatorURL": f"{base}/api/greylag/v1/incidents/{one.id}",
-            "fingerprint": hashlib.sha256(dumps(labels).encode()).hexdigest()[:16],
+            "fingerprint": hashlib.sha256(dumps(own).encode()).hexdigest()[:16],
         })
-    common = dict(set.intersection(*(set(a["labels"].items()) for a in alerts)))
-    texts = dict(set.intersection(*(set(a["annotations"].items()) for a in alerts)))
-    firing = any(a["status"] == "firing" for a in alerts)
+    firing = any(one.state not in CLOSED_STATES for one in told)
     return dumps({
         "version": "4",
         "groupKey": "{}:{incident=\"" + ",".join(one.id for one in told) + "\"}",
@@ -102,11 +100,16 @@ def render(incidents: Sequence[Incident], at: int, links: Mapping[str, str]) -> 
         "status": "firing" if firing else "resolved",
         "receiver": "greylag",
         "groupLabels": {"incident": told[0].id} if len(told) == 1 else {},
-        "commonLabels": dict(sorted(common.items())),
-        "commonAnnotations": dict(sorted(texts.items())),
+        "commonLabels": _common(labels),
+        "commonAnnotations": _common(texts),
         "externalURL": base,
         "alerts": alerts,
     })
+
+
+def _common(many: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The pairs that all of them have, by key."""
+    return dict(sorted(set.intersection(*(set(one.items()) for one in many))))
 
 
 class Webhook:

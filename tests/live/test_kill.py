@@ -87,8 +87,7 @@ class World:
 
     def plant(self, seed: int) -> Any:
         """A fault while the job trains; gives it."""
-        answer = wait_for(lambda: self._inject(seed), 60, "a fault that can be planted")
-        return answer
+        return wait_for(lambda: self._inject(seed), 60, "a fault that can be planted")
 
     def _inject(self, seed: int) -> Any:
         answer = self.greylag.http.post(f"{self.fleet.url}/lab/v1/faults", headers={"authorization": "Bearer lab"},

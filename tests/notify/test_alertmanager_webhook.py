@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.outbox import OutboxThread
-from core.clock import monotonic_seconds
+from core.clock import monotonic_seconds, parse_rfc3339, rfc3339, wall_ms
 from core.errors import Refused, Unavailable
 from core.protocols import TickCommit
 from core.telemetry import Telemetry
@@ -20,6 +21,7 @@ from core.types import Evidence, Incident, Outbound, Target
 from pipeline.notify import alertmanager_webhook as webhook
 from pipeline.store.duck import DuckStore
 from pipeline.store.writer import StoreWriter
+from tests import needs
 
 AT = 1_790_000_010_000
 GPU = Target("gpu", "n7", "3", "GPU-7-3")
@@ -183,3 +185,59 @@ def test_a_delivered_message_is_not_sent_again_after_a_restart(receiver: Callabl
     deliver_from(tmp_path / "g.duckdb", one.url, lambda: len(one.bodies) >= 1)
     deliver_from(tmp_path / "g.duckdb", one.url, lambda: wait_for(lambda: False, 1.0))
     assert one.keys == ["m1"]
+
+
+# --- against a real Alertmanager --------------------------------------------------------------------------------------
+ALERTMANAGER = """
+route: {receiver: hook, group_by: [alertname], group_wait: 0s, group_interval: 1s}
+receivers: [{name: hook, webhook_configs: [{url: "%s", send_resolved: true}]}]
+"""
+
+
+def real_bodies(receiver: Receiver, folder: Path, port: int, spawn: Callable[..., object]) -> dict[str, dict[str, object]]:
+    """What Debian's Alertmanager posts for an alert that fires and then ends, by status."""
+    binary = needs.program("alertmanager")
+    (folder / "am.yml").write_text(ALERTMANAGER % receiver.url)
+    spawn(binary, f"--config.file={folder / 'am.yml'}", f"--storage.path={folder / 'data'}", "--log.level=error",
+          f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=")
+    labels = {"alertname": "GpuHot", "node": "n7"}
+    for ends in (wall_ms() + 600_000, wall_ms() - 1000):
+        alert = {"labels": labels, "annotations": {"summary": "hot"}, "generatorURL": "http://x/g",
+                 "startsAt": rfc3339(wall_ms() - 60_000), "endsAt": rfc3339(ends)}
+        assert wait_for(lambda alert=alert: post(f"http://127.0.0.1:{port}/api/v2/alerts", [alert]))  # type: ignore[misc]
+        seen = len(receiver.bodies)
+        assert wait_for(lambda seen=seen: len(receiver.bodies) > seen)  # type: ignore[misc]
+    return {str(one["status"]): one for one in receiver.bodies}
+
+
+def post(url: str, what: object) -> bool:
+    request = urllib.request.Request(url, json.dumps(what).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def form(value: object, key: str = "") -> object:
+    """The keys and types of a JSON value. Labels and annotations are free, but all text; times are RFC 3339."""
+    if isinstance(value, dict):
+        if key.lower().endswith(("labels", "annotations")):
+            return sorted({type(one).__name__ for one in value.values()})
+        return {name: form(inner, name) for name, inner in sorted(value.items())}
+    if isinstance(value, list):
+        return [form(one) for one in value][:1]
+    if key in ("startsAt", "endsAt"):
+        return "time" if parse_rfc3339(str(value)) else "no time"
+    if key == "fingerprint":
+        return len(str(value)), int(str(value), 16) >= 0
+    return value if key in ("version", "status") else type(value).__name__
+
+
+def test_the_form_is_that_of_a_real_alertmanager(receiver: Callable[..., Receiver], tmp_path: Path,
+                                                 free_port: Callable[[], int], spawn: Callable[..., object]) -> None:
+    """Keys and types of the body, while it fires and when it has ended, equal those that Debian's Alertmanager posts."""
+    real = real_bodies(receiver(), tmp_path, free_port(), spawn)
+    ours = {"firing": body(), "resolved": body(state="resolved", resolved_at=AT + 600_000)}
+    assert {status: form(one) for status, one in ours.items()} == {status: form(one) for status, one in real.items()}
+    assert real["firing"]["alerts"][0]["endsAt"] == ours["firing"]["alerts"][0]["endsAt"]  # type: ignore[index]
