@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -37,18 +40,73 @@ def exposition_page(gpus: int = 8) -> bytes:
 
 
 def bench_ingest() -> dict[str, Any]:
-    """The strict parser against prometheus-client's on the same page."""
+    """The parsers against prometheus-client's, and the reader behind a scrape against httpx, on the same page."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    from collectors.exposition import parse_exposition
+    from collectors.exposition import Known, parse_exposition
+    from collectors.exposition_template import PageTemplate
 
-    page = exposition_page()
-    text = page.decode()
-    ours = _rate(lambda: len(parse_exposition(page).samples))
+    page, known = exposition_page(), Known()
+    text, parsed = page.decode(), parse_exposition(page, known=known)
+    samples, template = len(parsed.samples), PageTemplate.of(parsed, page, None, known)
+    if template is None or template.values(page, None) is None:
+        raise RuntimeError("the page of the bench has no template")
+    ours = _rate(lambda: len(parse_exposition(page, known=known).samples))
+    alike = _rate(lambda: samples if template.values(page, None) is not None else 1)
     peer = _rate(lambda: sum(len(f.samples) for f in text_string_to_metric_families(text)))
-    return {"samples_per_page": len(parse_exposition(page).samples), "strict_parser_us_per_sample": round(ours[1], 3),
+    return {"samples_per_page": samples, "strict_parser_us_per_sample": round(ours[1], 3),
+            "page_like_the_last_us_per_sample": round(alike[1], 3),
             "prometheus_client_us_per_sample": round(peer[1], 3), "peer": "prometheus_client text parser",
-            "times_faster": round(peer[1] / ours[1], 2)}
+            "times_faster": round(peer[1] / ours[1], 2), "fetch": bench_fetch(page)}
+
+
+def bench_fetch(page: bytes) -> dict[str, Any]:
+    """CPU of this process for a GET of the page over a kept connection; the server is another process."""
+    import httpx
+
+    from collectors.fetch import HttpFetch, Request
+
+    context = multiprocessing.get_context("spawn")
+    ports, theirs = context.Pipe(duplex=False)
+    server = context.Process(target=_serve_page, args=(theirs, page), daemon=True)
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{ports.recv()}/metrics"
+        with asyncio.Runner() as loop:
+            fetch, client = HttpFetch(), httpx.AsyncClient(trust_env=False)
+
+            async def ours() -> int:
+                return sum([len((await fetch.get(Request(url, 10.0, 1 << 20))).data) == len(page) for _ in range(50)])
+
+            async def peer() -> int:
+                return sum([len((await client.get(url)).content) == len(page) for _ in range(50)])
+
+            own, other = _rate(lambda: loop.run(ours())), _rate(lambda: loop.run(peer()))
+            loop.run(fetch.aclose())
+            loop.run(client.aclose())
+    finally:
+        server.terminate()
+        server.join()
+    return {"page_bytes": len(page), "ms_per_scrape": round(own[1] / 1000, 3), "httpx_ms_per_scrape": round(other[1] / 1000, 3),
+            "peer": "httpx", "times_cheaper": round(other[1] / own[1], 2)}
+
+
+def _serve_page(port: Any, page: bytes) -> None:
+    """Answers every request with the page; sends its port number through `port`. Runs until it is terminated."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(page) + page
+
+    async def serve() -> None:
+        async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    writer.write(answer)
+                    await writer.drain()
+
+        server = await asyncio.start_server(one, "127.0.0.1", 0)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(serve())
 
 
 def bench_store() -> dict[str, Any]:

@@ -234,7 +234,7 @@ class Demo:
         self.display.record(record)
 
     def _addresses(self, site: Site) -> None:
-        folder = build_dashboards(site.folder / "grafana")
+        folder = build_dashboards(site.folder / "grafana", site.owner_url)
         self.display.note(f"API         {site.owner_url}/docs")
         if site.explorer_url:
             self.display.note(f"Explorer    {site.explorer_url}")
@@ -259,11 +259,11 @@ def explorer_command(port: int) -> list[str]:
             "--client.toolbarMode", "minimal"]
 
 
-def build_dashboards(folder: Path) -> Path:
-    """Writes the Grafana dashboards and their provisioning; gives the folder."""
+def build_dashboards(folder: Path, owner_url: str) -> Path:
+    """Writes the Grafana dashboards and their provisioning for this owner; gives the folder."""
     from dashboards.build import write_all
 
-    write_all(folder)
+    write_all(folder, owner_url)
     return folder
 
 

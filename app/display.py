@@ -78,7 +78,9 @@ class Display:
             records = client.get("/api/greylag/v1/records", cursor=2**53, limit=1)
             step = client.get("/api/v1/query", query='greylag_train_step{rank="0"}')["data"]["result"]
             words = [(records.get("tick") or "no tick yet")[:19].replace("T", " ")]
-            words += [f"{row['metric'].get('job')} at step {float(row['value'][1]):.0f}" for row in step[:2]]
+            # A job may tell its step twice: by its metrics and by its log.
+            steps = sorted((str(row["metric"].get("job")), float(row["value"][1])) for row in step)
+            words += [f"{job} at step {at:.0f}" for job, at in dict(steps).items()]
             still = [i for i in self._incidents.values() if i["state"] not in CLOSED_STATES]
             words += [f"{i['fault']} on {part(i['culprit'])}: {i['state']}" for i in still[:2]] or ["no open incident"]
             self._live.update(Text(f" {'  │  '.join(words)}  │  {wall_seconds:.0f} s of wall time ", style="reverse"))

@@ -70,7 +70,7 @@ def node_rows(inventory: dict[str, Any], rows: list[dict[str, Any]], reports: di
         name, declared = node["name"], node["state"].replace("_", " ")
         silent = declared == "in service" and reports.get(name) != "fresh"
         state = "incident" if name in open_on else "unknown" if silent else declared
-        out.append({"node": name, "state": state, "rack": node.get("rack") or "", "leaf": node.get("leaf") or "",
+        out.append({"node": name, "state": state, "in_service": declared == "in service", "rack": node.get("rack") or "", "leaf": node.get("leaf") or "",
                     "open": ", ".join(open_on.get(name, []))})
     return out
 
@@ -100,7 +100,7 @@ def fleet_live() -> None:
     nodes = node_rows(inventory, rows, reports)
     columns = st.columns(4)
     columns[0].metric("Open incidents", len(opened))
-    columns[1].metric("Nodes in service", sum(n["state"] in ("in service", "incident") for n in nodes))
+    columns[1].metric("Nodes in service", sum(n["in_service"] for n in nodes))
     columns[2].metric("GPU-hours lost", f"{sum(r['lost_gpu_hours'] for r in rows):.1f}")
     columns[3].metric("Last tick (UTC)", tick[11:19] if tick else "none")
     if nodes:

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -55,6 +56,7 @@ class Ticker(threading.Thread):
         super().__init__(name="tick", daemon=True)
         self.owner = owner
         self.inbox: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+        self.layouts: set[str] = set()
         self.halt = threading.Event()
         self.failed: str | None = None
         self.lock = threading.Lock()
@@ -78,7 +80,16 @@ class Ticker(threading.Thread):
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                self.owner.brain.feed(self.inbox.get_nowait())
+                self.owner.brain.feed(self._whole(self.inbox.get_nowait()))
+
+    def _whole(self, batch: Batch) -> Batch:
+        """The batch with all its layouts. A collector that did not notice a restart of the owner does not send again those
+        that the store has; the ring of this process has not seen them."""
+        self.layouts.update(layout.id for layout in batch.layouts)
+        missing = {scrape.layout_id for scrape in batch.scrapes} - self.layouts
+        found = [known for one in sorted(missing) if (known := self.owner.store.layout(one)) is not None]
+        self.layouts |= missing
+        return replace(batch, layouts=(*batch.layouts, *found)) if found else batch
 
     def judge(self, at: int) -> None:
         """One tick: window → findings → incidents → decisions → commit → hands → the clock goes on."""

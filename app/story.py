@@ -8,7 +8,7 @@ from typing import Any
 from core.clock import parse_rfc3339
 from core.reasons import ACTION_REASONS, INCIDENT_REASONS
 
-UNITS = {"ratio": "", "1": "", "bool": "", "count": "", "bits": "", "Hz": "Hz"}
+UNITS = {"ratio": "", "1": "", "bool": "", "count": "", "bits": "", "step": "", "seq": "", "Hz": "Hz"}
 OLD_EVENT_MS = 3_600_000  # a boot of weeks ago is known at the first tick, and is no news
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

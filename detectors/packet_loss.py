@@ -73,7 +73,7 @@ class _View:
     """What the last minutes show, by NIC; moments around a link change left out.
 
     unsettled: its link changed or was down in the span. lost_link: the same of a port that had a link in the window: an
-    unused port is down for ever and excuses nothing.
+    unused port is down for ever and excuses nothing. newest: ms of the newest sample, -inf where there is none.
     """
 
     lost: Span
@@ -92,6 +92,7 @@ class _View:
     kind: Ints
     intervals: Ints
     hide: Bools
+    newest: Floats
 
 
 def _link_moments(window: Window, intervals: Ints) -> Bools:
@@ -131,9 +132,10 @@ def _view(window: Window, p: Params) -> _View:
     n = len(nics)
     speaks = ("packets_lost_per_second", "corrupt_packets_per_second", "retransmits_per_second",
               "peer_loss_per_second", "timeouts_per_second", "discards_per_second")
-    intervals, fresh = np.ones(n, np.int64), np.zeros(n, bool)
+    intervals, fresh, age = np.ones(n, np.int64), np.zeros(n, bool), np.full(n, np.inf)
     for name in speaks:
         block = window.block(f"nic.{name}")
+        age = np.minimum(age, block.age_seconds)
         intervals = np.maximum(intervals, stats.interval_ticks(block, window.step_seconds))
         fresh |= block.fresh()
     hide = _link_moments(window, intervals)
@@ -157,6 +159,7 @@ def _view(window: Window, p: Params) -> _View:
         of("retransmits_per_second"), of("peer_loss_per_second"), of("timeouts_per_second"),
         of("congestion_marks_per_second").mean, _packets(window, "received", p), _packets(window, "transmitted", p),
         traffic, fresh, unsettled, unsettled & was_up, np.where(rdma, RDMA, ETHERNET), intervals, hide,
+        window.end - 1000.0 * age,
     )
 
 
@@ -264,21 +267,44 @@ def _concentration(trace: Floats) -> float:
     return float("inf") if total <= 0 else total * total / float((trace * trace).sum())
 
 
-def _culprits(window: Window, t: _Traces, group: Ints, link_trouble: bool, p: Params) -> Bools:
-    """bool[len(group)]: the ports of one fabric that the traces name."""
+def _receiving_side(seen: Floats, repaired: Floats, seen_all: Floats, repaired_all: Floats, p: Params) -> bool:
+    """True where the ports that saw the loss are fewer, or as few, as those that repaired it."""
+    if not seen.any():
+        return False
+    n_seen = _concentration(np.where(seen > 0, seen_all, 0.0))
+    n_repaired = _concentration(np.where(repaired > 0, repaired_all, 0.0))
+    # One port that repairs what several peers lost of its packets must repair about as much as they lost.
+    explains = repaired.sum() >= 0.25 * seen.sum()
+    return bool(not explains or n_seen <= p.tie * n_repaired or n_repaired > 2 * p.tie)
+
+
+def _culprits(window: Window, view: _View, t: _Traces, group: Ints, p: Params) -> Bools:
+    """bool[len(group)]: the ports of one fabric that the traces name.
+
+    Ports are read at different moments, and the first that is read after the onset shows its end of the loss alone.
+    So nobody is named before all ports that still report were read since, nor while the traces that have begun to show
+    point at the other side than those that have held.
+    """
     seen, repaired = t.seen[group], t.repaired[group]
     none = np.zeros(len(group), bool)
     if not seen.any() and not repaired.any():
         return none
-    n_seen = _concentration(np.where(seen > 0, t.seen_all[group], 0.0))
-    n_repaired = _concentration(np.where(repaired > 0, t.repaired_all[group], 0.0))
-    # One port that repairs what several peers lost of its packets must repair about as much as they lost.
-    explains = repaired.sum() >= 0.25 * seen.sum()
-    if seen.any() and (not explains or n_seen <= p.tie * n_repaired or n_repaired > 2 * p.tie):
-        return _of_receiving_side(window, t, group, p)
-    if link_trouble:
+    seen_all, repaired_all = t.seen_all[group], t.repaired_all[group]
+    receiving = _receiving_side(seen, repaired, seen_all, repaired_all, p)
+    begun = (np.where(seen_all >= p.lost, seen_all, 0.0), np.where(repaired_all >= p.resent, repaired_all, 0.0))
+    if _receiving_side(*begun, *begun, p) != receiving and begun[0].any():
+        return none
+    if receiving:
+        chosen = _of_receiving_side(window, t, group, p)
+    elif view.lost_link[group].any():
         return none  # the peers of a port that is down repair loss as well
-    return _of_sending_side(window, t, group, p)
+    else:
+        chosen = _of_sending_side(window, t, group, p)
+    if not chosen.any():
+        return none
+    onset = int(_onsets(window, group[chosen], view, t).min())
+    unheard = view.fresh[group] & ~chosen & (view.newest[group] < onset)
+    return none if unheard.any() else chosen
 
 
 def _of_receiving_side(window: Window, t: _Traces, group: Ints, p: Params) -> Bools:
@@ -367,7 +393,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     for kind in (RDMA, ETHERNET):
         group = stats.columns_where(view.kind == kind)
         if len(group):
-            faulty[group] = _culprits(window, traces, group, bool(view.lost_link[group].any()), params)
+            faulty[group] = _culprits(window, view, traces, group, params)
     heard = np.array([nic.node not in window.silent_nodes for nic in nics])
     known = np.maximum.reduce([view.lost.known, view.resent.known, view.corrupt.known]) > 0
     clear = heard & view.fresh & known & ~faulty & ~view.unsettled & (view.traffic > params.idle_bytes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.types import Floats, JobState
+from core.types import Event, Floats, JobState
 from core.window import Window
 from detectors import stats
 from detectors.stats import Bools, Ints
@@ -161,25 +161,34 @@ _TOLD = {"start": "init", "restart": "init", "end": "done"}
 
 
 def _phases_told(window: Window, job: JobState, moving: Bools) -> tuple[Bools, str | None]:
-    """As `_phases`, from what logs said. A log names the begin of a pause and seldom its end: the next step ends it."""
+    """As `_phases`, from what logs said. A log names the begin of a pause and seldom its end: the next step ends it.
+
+    Begin and end of a pause at the same instant are lines without a time of their own, dated by the line before them:
+    when the pause really ended is not known then, and it may last until the next step.
+    """
+    said: dict[int, list[str | None]] = {}
+    for event in window.events_of("job_phase", "checkpoint"):
+        if event.target.job == job.id:
+            said.setdefault(event.at, []).append(_phase_of(event))
     out = np.zeros(len(window.times), bool)
     phase_now: str | None = None
-    for event in window.events_of("job_phase", "checkpoint"):
-        if event.target.job != job.id:
-            continue
-        row = int(np.searchsorted(window.times, event.at))
-        phase: str | None = "checkpoint"
-        if event.kind == "job_phase":
-            said = str(event.fields.get("phase"))
-            phase = _TOLD.get(said, said if said in EXCUSED else None)
-        elif event.fields.get("state") in ("saved", "done", "loaded", "end", "failed"):
-            phase = None
+    for at, phases in sorted(said.items()):
+        row = int(np.searchsorted(window.times, at))
+        phase = next((p for p in reversed(phases) if p is not None), None)
         later = np.flatnonzero(moving[row + 1:])
         stop = row + 1 + int(later[0]) if len(later) else len(out)
         out[row:] = False
         out[row:stop] = phase is not None
         phase_now = phase if not len(later) else None
     return out, phase_now
+
+
+def _phase_of(event: Event) -> str | None:
+    """The pause that a log's event begins, None where it ends one."""
+    if event.kind == "job_phase":
+        said = str(event.fields.get("phase"))
+        return _TOLD.get(said, said if said in EXCUSED else None)
+    return None if event.fields.get("state") in ("saved", "done", "loaded", "end", "failed") else "checkpoint"
 
 
 def _pause(excused: Bools, window: Window, phase: str | None) -> tuple[float, float]:

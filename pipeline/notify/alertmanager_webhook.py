@@ -25,11 +25,10 @@ NOT_ENDED = "0001-01-01T00:00:00Z"  # what Alertmanager writes while an alert fi
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """url: where to POST. timeout_seconds: wall time for one try. receiver: the name shown in the message."""
+    """url: where to POST. timeout_seconds: wall time for one try."""
 
     url: str
     timeout_seconds: float = 10.0
-    receiver: str = "greylag"
 
 
 def labels_of(one: Incident) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pipeline.store.schema import connect, database_file, first_line, prepare
 DEADLINE_SECONDS = 10.0
 MEMORY_LIMIT = "1GB"
 THREADS = 2
+FEW_ROWS = 16
 
 
 class Database:
@@ -97,13 +98,26 @@ class Database:
     def put(self, cursor: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, tuple[pa.DataType, Sequence[Any]]],
             key: str | None = None) -> None:
         """Writes rows given as columns. key: the column by which they replace older rows (None = they are appended)."""
+        if not any(len(values) for _, values in columns.values()):
+            return
         rows = pa.table({name: pa.array(list(values), kind) for name, (kind, values) in columns.items()})
-        if not rows.num_rows:
+        if rows.num_rows <= FEW_ROWS and not any(pa.types.is_nested(kind) for kind, _ in columns.values()):
+            self._put_few(cursor, table, rows, key)
             return
         with self.registered(cursor, rows) as name:
             if key is not None:
                 cursor.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {name})")
             cursor.execute(f"INSERT INTO {table} SELECT * FROM {name}")
+
+    @staticmethod
+    def _put_few(cursor: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, key: str | None) -> None:
+        """A few rows as parameters: registering an Arrow table costs two changes of the catalogue, more than the rows."""
+        if key is not None:
+            keys = rows.column(key).to_pylist()
+            cursor.execute(f"DELETE FROM {table} WHERE {key} IN ({', '.join('?' * len(keys))})", keys)
+        one = f"({', '.join('?' * rows.num_columns)})"
+        values = [value for row in zip(*(c.to_pylist() for c in rows.columns), strict=True) for value in row]
+        cursor.execute(f"INSERT INTO {table} VALUES {', '.join([one] * rows.num_rows)}", values)
 
     def checkpoint(self) -> bool:
         """Moves the write-ahead log into the file. False where a reader is open: try again later, it is never forced."""

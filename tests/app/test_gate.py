@@ -48,3 +48,38 @@ def test_ticks_follow_each_other_without_a_hole() -> None:
         judged.append(due)
         one.done(due)
     assert judged == [T, T + 15_000, T + 30_000, T + 45_000]
+
+
+@pytest.mark.parametrize(("last", "reported", "due"), [
+    (T, T, None),  # its tick is committed: the next slot is awaited
+    (T - 15_000, T, T),  # acknowledged, and then the owner was killed: nobody reports it again
+    (T - 15_000, T + 7_000, T),
+    (T, T + 7_000, None),
+    (None, T, T),
+    (T, T - 60_000, None),
+    (None, None, None),
+])
+def test_what_was_acknowledged_before_a_restart_is_judged(last, reported, due) -> None:
+    """The newest slot in the store whose tick was not committed is due at once."""
+    assert TickGate(last, reported=reported).wait(T + 15_000, 0.0, 0.0) == due
+
+
+def test_a_long_outage_is_not_judged_tick_by_tick() -> None:
+    """After the owed tick the next report says where to go on."""
+    one = TickGate(T - 15_000, reported=T)
+    one.done(T)
+    later = T + 86_400_000
+    assert one.wait(later, 0.0, 0.0) is None
+    one.report("a", later, 0.0)
+    assert one.wait(later, 0.0, 0.0) == later
+
+
+@pytest.mark.parametrize("mark", [T - 15_000, T, T + 15_000, T + 20_000])
+def test_a_report_may_come_before_the_owed_tick_is_judged(mark) -> None:
+    """The owed tick comes first, and then the first slot that is not judged yet."""
+    one = TickGate(T - 15_000, reported=T)
+    one.report("a", mark, 0.0)
+    assert one.wait(T, 0.0, 0.0) == T
+    one.done(T)
+    one.report("a", T + 30_000, 0.0)
+    assert one.wait(T + 30_000, 0.0, 0.0) == max(T + 15_000, -(-mark // 15_000) * 15_000)

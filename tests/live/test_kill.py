@@ -7,7 +7,9 @@ is carried out twice, the incident ends resolved, and its messages reach the web
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -213,6 +215,24 @@ def test_nothing_is_lost_or_done_twice(seed, world_of):
     rng = random.Random(seed)
     world = world_of(seed)
     holds(world, live_through(world, rng, kills=3))
+
+
+def test_an_owner_that_comes_back_unnoticed_knows_the_layouts(world_of):
+    """The collector sleeps through the owner's restart and sends no layout again: the window is filled all the same."""
+    world = world_of(3)
+    greylag = world.greylag
+    greylag.start()
+    world.after(3)
+    collector = greylag.child("collector")
+    os.kill(collector, signal.SIGSTOP)
+    old = greylag.child("owner")
+    greylag.kill("owner")
+    wait_for(lambda: greylag.child("owner") != old and greylag.healthy(), 60, "the new owner")
+    os.kill(collector, signal.SIGCONT)
+    world.after(3)
+    window = greylag.http.get("/api/greylag/v1/windows", params={"signal": "gpu.temperature_celsius", "node": "n01"}).json()
+    assert len(window["series"]) == 8
+    assert all(row["values"][-1] is not None for row in window["series"])
 
 
 @pytest.mark.chaos
