@@ -8,6 +8,7 @@ to scrape; all labels that start with `__` are dropped at the end. `job` default
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from core.errors import ConfigError, SourceError
 from core.protocols import TargetInfo
 from core.yamlfile import parse_yaml, read_yaml
 
+log = logging.getLogger("greylag.discovery")
 HTTP_SD_TIMEOUT_SECONDS = 10.0
 HTTP_SD_BODY_LIMIT = 64 * 1024 * 1024
 
@@ -107,6 +109,7 @@ class Discovery:
                 return state.groups
             state.stamp = stamp
             state.groups = parse_groups(read_yaml(file), file)
+            self.last_errors.pop(file, None)
         except OSError as error:
             self._failed("file_sd", file, error.strerror or "it cannot be read")
         except ConfigError as error:
@@ -129,10 +132,13 @@ class Discovery:
                 state.due_at = now
         else:
             state.answered = True
+            self.last_errors.pop(sd.url, None)
         return state.groups
 
     def _failed(self, kind: str, where: str, what: str) -> None:
         self.failures[kind] += 1
+        if self.last_errors.get(where) != what:
+            log.warning("%s: %s", kind, what if where in what else f"{where}: {what}")
         self.last_errors[where] = what
 
     def _targets(self, config: ScrapeConfig, group: StaticGroup) -> Iterator[ScrapeTarget]:

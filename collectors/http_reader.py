@@ -1,8 +1,8 @@
 """GET over plain HTTP/1.1 with kept connections, on asyncio: what a scrape needs and nothing more.
 
-A general client costs more than all the parsing behind it: with httpx a scrape of the bundled fleet took about 6 ms of CPU,
-here it is well under one (`greylag bench ingest` measures both). Only `http://`; redirects are refused, cookies,
-proxies and the environment are not looked at.
+A general client costs more than all the parsing behind it: on a page of 44 KB httpx took 2.6 ms of CPU, this reader 0.3 ms
+(one run of `greylag bench ingest`, which measures both). Only `http://`; redirects are refused, cookies, proxies
+and the environment are not looked at.
 """
 
 from __future__ import annotations

@@ -41,13 +41,16 @@ class Places:
         self._by_node = {kind: _by_node(window.of_kind(kind)) for kind in ("gpu", "nic", "disk", "node")}
         self._gpus = window.of_kind("gpu")
         self._ranks = window.of_kind("rank")
+        utilization = window.values("gpu.utilization_ratio")
+        self._worked = stats.above(utilization, 0.5).any(axis=0) | np.isnan(utilization).all(axis=0)
         self._shared: dict[str, int] = {}
         for job in window.jobs:
             for node in job.nodes if job.running else ():
                 self._shared[node] = self._shared.get(node, 0) + 1
 
     def of(self, job: JobState) -> Parts:
-        """The job's parts; on a node that several jobs share only the GPUs that are known to be its own."""
+        """The job's parts; on a node that several jobs share only the GPUs that are known to be its own. GPUs that did
+        nothing in the window, beside others that did, are not the job's: it was given a part of the node."""
         own = {(self._ranks[c].node, self._ranks[c].device) for c in job.ranks if self._ranks[c].device is not None}
         gpus = []
         for node in job.nodes:
@@ -55,6 +58,7 @@ class Places:
                 gpu = self._gpus[column]
                 if self._shared.get(node, 0) <= 1 or gpu.job == job.id or (node, gpu.device) in own:
                     gpus.append(column)
+        gpus = [column for column in gpus if self._worked[column]] or gpus
         return Parts(np.array(gpus, np.int64), *(
             np.array([c for node in job.nodes for c in self._by_node[kind].get(node, ())], np.int64)
             for kind in ("nic", "disk", "node")))

@@ -209,8 +209,11 @@ def with_fault(plan: Plan, kind: str) -> Plan:
     if kind == "thermal_throttle":
         low = 0.1 if plan.dcgm == "default" else 0.05
         size = float(np.exp(rng.uniform(np.log(low), np.log(0.6))))
+        duty = float(rng.choice([1.0, 1.0, 0.7, 0.45]))
+        if plan.dcgm == "default":  # only the clock's mean speaks there
+            size = min(0.6, size / duty)
         fault = Fault(kind, at, 1e9, node, int(rng.integers(0, plan.used)), size, min(ramp, need / 3),
-                      "sw" if size < 0.3 else "hw", float(rng.choice([1.0, 1.0, 0.7, 0.45])))
+                      "sw" if size < 0.3 else "hw", duty)
     elif kind == "packet_loss":
         size = float(np.exp(rng.uniform(np.log(1e-4), np.log(2e-2))))
         how = str(rng.choice(["receives", "receives", "sends", "errors"]))

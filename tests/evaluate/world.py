@@ -237,7 +237,7 @@ def _throttle(plan: Plan, fault: Fault, rng: np.random.Generator, compute: np.nd
     new_temp = temp * (1 - share) + np.where(hot > 0, hot, temp) * share
     held = on * working * (share > 0.6)
     if fault.duty < 1.0:
-        held = held * ((np.arange(n) % 60) < 60 * fault.duty)
+        held = held * ((np.arange(n) % 47) < 47 * fault.duty)  # in step with no scrape interval
     uncapped = np.where(working, float(sku.clock), clock)
     slowed = clock * (1 - fault.size * held)
     if fault.duty < 1.0:
