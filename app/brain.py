@@ -13,7 +13,7 @@ from typing import Any
 
 from core import render
 from core.clock import rfc3339
-from core.inventory import Inventory
+from core.inventory import NODE_STATES, Inventory
 from core.protocols import ControlDoor, DetectorPlugin, NotifierPlugin, TickCommit
 from core.targets import CLOSED_STATES
 from core.telemetry import Telemetry
@@ -26,6 +26,7 @@ from pipeline.incidents import IncidentBook
 from pipeline.ring import FeedCounts, Ring
 from remediation.engine import Engine
 
+NODE_WORDS = (*NODE_STATES, "unknown")
 _ORDER = {"event": 0, "coverage": 1, "finding": 2, "incident": 3, "action": 4}
 
 
@@ -104,6 +105,7 @@ class Brain:
             state=self.dump(),
         )
         self._measure(at)
+        self._measure_nodes(window)
         return Ticked(commit, window)
 
     def carry_out(self, at: int, door: ControlDoor) -> None:
@@ -166,6 +168,15 @@ class Brain:
                   ("job", ",".join(one.jobs)))] = 1.0
         self.telemetry.replace("greylag_incidents", rows)
         self.telemetry.replace("greylag_incident_info", info)
+
+    def _measure_nodes(self, window: Window) -> None:
+        """One-hot states: a node in service of which nothing is heard is unknown, never healthy."""
+        rows: dict[tuple[tuple[str, str], ...], float] = {}
+        for node, place in window.topology.places.items():
+            state = "unknown" if node in window.silent_nodes else place.state
+            for word in NODE_WORDS:
+                rows[("node", node), ("state", word)] = float(word == state)
+        self.telemetry.replace("greylag_node_state", rows)
 
     def coverage_rows(self) -> list[dict[str, Any]]:
         """What is known of each node and signal now: one row each."""

@@ -34,7 +34,7 @@ from core.errors import GreylagError, Unavailable
 FAULTS = ("thermal_throttle", "packet_loss", "stalled_loss")
 HEAL_LIMIT_SECONDS = 240.0
 START_SECONDS = 30.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)

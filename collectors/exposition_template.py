@@ -2,8 +2,9 @@
 
 Most pages of a target differ in their values only. A template keeps every byte of a page that the strict parser read
 but the values. A later page whose other bytes are the same has the same names, labels, types and comments in the same
-order, so only its numbers are left to read: on a page of 240 samples 0.7 µs a sample where the strict parser took 6, less
-on larger pages (`greylag bench ingest`). Whatever differs in anything else, or holds a number that Prometheus would refuse, is declined, and the strict parser says what it is.
+order, so only its numbers are left to read: on a page of 240 samples 0.7 µs a sample where the strict parser took 6
+(`greylag bench ingest`), less on larger pages. Whatever differs in anything else, or holds a number that Prometheus
+would refuse, is declined, and the strict parser says what it is.
 
 Pages with timestamps, exemplars, repeated series, raw line ends in labels or NUL bytes get no template: there the
 place of a value cannot be told from the line alone.

@@ -17,7 +17,6 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "greylag_incident_info": ("gauge", "1 for each open incident", ("id", "fault", "scope", "node", "device", "job")),
     "greylag_lost_gpu_hours_total": ("counter", "GPU hours lost to incidents", ("job", "fault")),
     "greylag_actions_total": ("counter", "actions by outcome", ("kind", "state", "reason")),
-    "greylag_goodput_ratio": ("gauge", "share of GPU time that made progress, since Greylag first saw the job", ("job",)),
     "greylag_detection_delay_seconds": ("gauge", "onset to opening of the newest incident", ("fault",)),
     "greylag_event_loop_lag_seconds": ("gauge", "how late the owner's event loop wakes up", ()),
     "greylag_collector_lag_seconds": ("gauge", "cluster time since a worker's watermark", ("worker",)),

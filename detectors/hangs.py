@@ -42,7 +42,7 @@ class Places:
         self._gpus = window.of_kind("gpu")
         self._ranks = window.of_kind("rank")
         utilization = window.values("gpu.utilization_ratio")
-        self._worked = stats.above(utilization, 0.5).any(axis=0) | np.isnan(utilization).all(axis=0)
+        self._worked = np.asarray(stats.above(utilization, 0.5).any(axis=0) | np.isnan(utilization).all(axis=0))
         self._shared: dict[str, int] = {}
         for job in window.jobs:
             for node in job.nodes if job.running else ():

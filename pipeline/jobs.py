@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -127,7 +127,7 @@ def _advances(window: Window, columns: np.ndarray) -> bool:
     return False
 
 
-def _is_silent(job: JobState, window: Window, fresh: np.ndarray, spoke: set[str | None]) -> bool:
+def _is_silent(job: JobState, window: Window, fresh: np.ndarray, spoke: Collection[str]) -> bool:
     """Nothing is heard of the job: no rank, no line, and none of its nodes."""
     alive = bool(fresh[list(job.ranks)].any()) if job.ranks else False
     return not alive and job.id not in spoke and all(n in window.silent_nodes for n in job.nodes)
@@ -140,9 +140,9 @@ def _unclaimed(window: Window, states: Sequence[JobState]) -> tuple[str, ...]:
     if block is None:
         return ()
     with np.errstate(invalid="ignore"):
-        worked = (block.values >= 0.5).any(axis=0)
+        worked = np.asarray(block.values >= 0.5).any(axis=0)
     taken = {node for job in states if job.running for node in job.nodes}
-    seen = {gpu.node for gpu, on in zip(block.entities, worked.tolist(), strict=True) if on and gpu.node is not None}
+    seen = {gpu.node for gpu, on in zip(block.entities, list(np.atleast_1d(worked)), strict=True) if on and gpu.node is not None}
     return tuple(sorted(seen - taken, key=natural))
 
 

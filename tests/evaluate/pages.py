@@ -165,6 +165,7 @@ def ports_of(plan: Plan) -> list[str]:
 def _rates(plan: Plan, node: int, port: int, run: Run | None, runs: list[Run]) -> dict[str, np.ndarray]:
     """Events a second of a port, Poisson by second."""
 
+    n = plan.seconds + 1
     rng = rng_of(plan.seed, "port", node, port)
     comm = COMM[run.mode] if run is not None else np.zeros(n)
     full = {"roce": 18e9, "ib": 20e9, "efa": 3e9, "ethernet": 8e8}[plan.fabric]
@@ -308,7 +309,6 @@ def node_page(plan: Plan, node: int, run: Run | None, runs: list[Run]) -> list[P
 
 
 def _host(plan: Plan, node: int, run: Run | None, at: np.ndarray, extra: dict[str, str]) -> list[Family]:
-
     rng = rng_of(plan.seed, "host", node)
     out = [
         Family("node_boot_time_seconds", "gauge", [(extra, np.full(len(at), round(plan.start_ms / 1000) - 400_000.0))]),

@@ -214,9 +214,9 @@ def gpu(plan: Plan, node: int, index: int, run: Run | None, heat: np.ndarray, fa
     tensor = np.clip(TENSOR[mode] * rng.normal(1, 0.05, n), 0, 1)
     if mine:
         tensor *= 1 - 0.5 * fault.size * severity(fault, n)
-    if run is not None and run.behind is not None and run.hung is not None:
-        if index < plan.used and run.job.nodes.index(node) * plan.used + index == run.behind and rng.random() < 0.5:
-            util = np.where(t >= run.hung, 0.0, util)
+    hangs = run is not None and run.behind is not None and run.hung is not None and index < plan.used
+    if hangs and run.job.nodes.index(node) * plan.used + index == run.behind and rng.random() < 0.5:
+        util = np.where(t >= run.hung, 0.0, util)
     memory = temp + rng.uniform(-4, 5) if sku.hbm else np.zeros(n)
     limit_at = sku.margin_at if sku.margin_at is not None else 1e9
     used = np.where((mode == IDLE) | (mode == DONE), 4.0, 0.88 * sku.memory_mib)
