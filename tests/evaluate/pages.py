@@ -164,7 +164,6 @@ def ports_of(plan: Plan) -> list[str]:
 
 def _rates(plan: Plan, node: int, port: int, run: Run | None, runs: list[Run]) -> dict[str, np.ndarray]:
     """Events a second of a port, Poisson by second."""
-
     n = plan.seconds + 1
     rng = rng_of(plan.seed, "port", node, port)
     comm = COMM[run.mode] if run is not None else np.zeros(n)
