@@ -147,7 +147,7 @@ def live_through(world: World, rng: random.Random, kills: int) -> dict[str, Any]
     for role in roles[len(stages):]:
         world.kill(role)
         world.after(rng.randrange(1, 4))
-    world.after(20)  # a past to compare with: windows begin anew with the owner
+    world.after(12)  # a past to compare with: windows begin anew with the owner
     truth = world.plant(rng.randrange(1 << 31))
     for role, stage in zip(roles, stages, strict=False):
         world.reaches(stage, "resolved")
@@ -209,7 +209,7 @@ def whole_grid(store: Any, incident: dict[str, Any]) -> None:
                                                                        if v is not None]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_nothing_is_lost_or_done_twice(seed, world_of):
     """Owner, collector and supervisor are each killed once, at seeded moments."""
     rng = random.Random(seed)

@@ -17,7 +17,7 @@ from remediation.policy import Policy
 from tests import needs
 from tests.remediation.worlds import ALL_KINDS, T0, Facts, Owner, World, cluster, finding, incident, policy
 
-EXAMPLES = 500 if needs.required() else 80
+EXAMPLES = 200 if needs.required() else 80
 BUDGETS = (
     {"concurrent_nodes": 2, "pool_nodes": 2, "per_hour": 5, "per_job_per_day": 6, "spare_floor": 1, "cooldown_seconds": 300.0},
     {"concurrent_nodes": 1, "pool_nodes": 4, "per_hour": 9, "per_job_per_day": 9, "spare_floor": 0, "cooldown_seconds": 0.0},
