@@ -27,7 +27,6 @@ from pipeline.ring import FeedCounts, Ring
 from remediation.engine import Engine
 
 NODE_WORDS = (*NODE_STATES, "unknown")
-_ORDER = {"event": 0, "coverage": 1, "finding": 2, "incident": 3, "action": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +136,14 @@ class Brain:
                  for row in coverage]
         for event, findings in (("opened", changes.opened), ("updated", changes.updated), ("ended", changes.ended)):
             rows += [Record(at, "finding", render.finding_line(event, at, f)) for f in findings]
+        # What became of earlier actions comes before the incident's new state, what is newly decided after it.
+        lines = [(o.state == "PENDING", Record(at, "action", render.action_line(at, a, o))) for a, o in actions]
+        rows += [row for planned, row in lines if not planned]
         rows += [Record(at, "incident", render.incident_line(event, at, i)) for event, i in told]
-        rows += [Record(at, "action", render.action_line(at, a, o)) for a, o in actions]
+        rows += [row for planned, row in lines if planned]
         for action, outcome in actions:
             self.telemetry.add("greylag_actions_total", kind=action.kind, state=outcome.state, reason=outcome.reason)
-        return sorted(rows, key=lambda r: (min(r.at, at), _ORDER[r.type]))
+        return sorted(rows, key=lambda r: min(r.at, at))
 
     def _outbox(self, at: int, told: Sequence[tuple[str, Incident]]) -> tuple[Outbound, ...]:
         out = []

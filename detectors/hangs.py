@@ -169,7 +169,15 @@ def _kind(utilization: Floats, power: float, tensor: float, tensor_past: float, 
     if busy >= 0.9 and flat and not power > 0.6:
         still = tensor <= 0.01 and traffic <= 0.05
         return COMPLETE if still and not np.isnan(power) else PARTIAL
-    return UNKNOWN if not power <= 0.5 else PARTIAL
+    # Most of the GPUs of a hang wait in a kernel. Little power and little use is a start, a restart or a pause as well.
+    waiting = not len(known) or bool(np.median(known) >= 0.9)
+    return PARTIAL if power <= 0.5 and waiting else UNKNOWN
+
+
+def idle_during(window: Window, parts: Parts, rows: slice) -> bool:
+    """True where most of the GPUs are known to have done nothing in the rows: the job was stopped."""
+    used = stats.mean(window.values("gpu.utilization_ratio")[rows][:, parts.gpus])
+    return bool(_median(used) <= 0.1)
 
 
 def standstill_since(window: Window, parts: Parts) -> tuple[int, str] | None:

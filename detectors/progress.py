@@ -44,6 +44,7 @@ class Progress:
     phase_seconds: float
     phase_longest: float
     moving: Bools
+    away: slice | None
 
     def stalled_seconds(self, end: int) -> float:
         """Seconds without progress and without a named pause."""
@@ -74,6 +75,7 @@ def read(window: Window, job: JobState) -> Progress:
         columns, bool(seen.any()) or first > 0, moved_at, bool(len(moved_rows)),
         said if not np.isnan(said) else _median(per_step), _median(gaps), float(gaps.max(initial=0.0)), fresh, explicit,
         phase, int(window.times[rows[-1]]) if len(rows) else None, seconds, longest, moving,
+        _away(window, columns, seen, int(moved_rows[-1]) if len(moved_rows) else 0),
     )
 
 
@@ -113,6 +115,19 @@ def _by_stamp(stamps: Floats, moved_at: int, advanced: bool, end: int) -> int:
     if not advanced:
         return min(stamp, moved_at) if moved_at else stamp
     return stamp if abs(stamp - moved_at) <= 120_000 else moved_at
+
+
+ABSENT_SECONDS = 120.0  # and three intervals: ranks of which nothing came for so long were not merely missed
+
+
+def _away(window: Window, columns: Ints, seen: Bools, since: int) -> slice | None:
+    """The rows of the last time, after row `since`, in which nothing of any rank came, and after which they came back."""
+    intervals = window.block("rank.step").interval_seconds[columns]
+    known = intervals[~np.isnan(intervals)]
+    needed = window.ticks(max(ABSENT_SECONDS, 3.0 * float(known.max(initial=0.0))))
+    rows = np.flatnonzero(seen[since:]) + since
+    back = np.flatnonzero(np.diff(rows) > needed)
+    return slice(int(rows[back[-1]]) + 1, int(rows[back[-1] + 1])) if len(back) else None
 
 
 def _gaps(steps: Floats, moving: Bools, seen: Bools, excused: Bools, times: Ints) -> tuple[Floats, Floats]:

@@ -105,6 +105,9 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
     if stalled < p.stall_seconds and seen.phase is None:
         return []
     parts = places.of(job)
+    if seen.away is not None and hangs.idle_during(window, parts, seen.away):
+        # It was stopped and started again: what passed before is no stall, though the step stands where it stood.
+        stalled = min(stalled, (window.end - int(window.times[seen.away.stop])) / 1000.0)
     signature = hangs.read(window, parts, _row_of(window, seen.moved_at))
     bound = _bound(seen, signature, p)
     waited = seen.phase_seconds if seen.phase is not None else stalled
