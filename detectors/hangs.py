@@ -41,8 +41,7 @@ class Places:
         self._by_node = {kind: _by_node(window.of_kind(kind)) for kind in ("gpu", "nic", "disk", "node")}
         self._gpus = window.of_kind("gpu")
         self._ranks = window.of_kind("rank")
-        utilization = window.values("gpu.utilization_ratio")
-        self._worked = np.asarray(stats.above(utilization, 0.5).any(axis=0) | np.isnan(utilization).all(axis=0))
+        self._utilization = window.values("gpu.utilization_ratio")
         self._shared: dict[str, int] = {}
         for job in window.jobs:
             for node in job.nodes if job.running else ():
@@ -58,8 +57,10 @@ class Places:
                 gpu = self._gpus[column]
                 if self._shared.get(node, 0) <= 1 or gpu.job == job.id or (node, gpu.device) in own:
                     gpus.append(column)
-        gpus = [column for column in gpus if self._worked[column]] or gpus
-        return Parts(np.array(gpus, np.int64), *(
+        mine = np.array(gpus, np.int64)
+        used = self._utilization[:, mine]
+        worked = np.asarray(stats.above(used, 0.5).any(axis=0) | np.isnan(used).all(axis=0), bool)
+        return Parts(mine[worked] if worked.any() else mine, *(
             np.array([c for node in job.nodes for c in self._by_node[kind].get(node, ())], np.int64)
             for kind in ("nic", "disk", "node")))
 
@@ -133,6 +134,12 @@ def read(window: Window, parts: Parts, stop_row: int) -> Signature:
     if np.isnan(share):
         share = _median(stats.ratio(power, stats.mean(of("gpu.power_limit_watts", now))))
     tensor = stats.mean(of("gpu.tensor_active_ratio", now))
+    last = slice(n - 1, n)  # work that has just begun again, too short ago to show in a mean or as a step
+    busy_tensor = np.fmax(_median(tensor), _median(stats.mean(of("gpu.tensor_active_ratio", last))))
+    drawn = np.fmax(share, _median(stats.ratio(stats.mean(of("gpu.power_watts", last)), past_power)))
+    # A save that has just ended excuses the wait as well: the step after it is under way.
+    saves = any(_saves(window, parts, before, rows) for rows in (now, slice(2 * now.start - n, now.start))
+                if rows.start > stop_row)
     tensor_past = _median(stats.quantile(of("gpu.tensor_active_ratio", before), 0.75))
     traffic = ("nic.received_bytes_per_second", "nic.transmitted_bytes_per_second")
     bytes_share = float(stats.ratio(np.array(_total(window, traffic, parts.nics, now)),
@@ -140,7 +147,7 @@ def read(window: Window, parts: Parts, stop_row: int) -> Signature:
     memory = _median(stats.ratio(stats.mean(of("gpu.memory_used_bytes", now)),
                                  stats.quantile(of("gpu.memory_used_bytes", before), 0.9)))
     kind = GONE if memory < GONE_SHARE else _kind(
-        utilization, share, _median(tensor), tensor_past, bytes_share, _saves(window, parts, before, now),
+        utilization, float(drawn), float(busy_tensor), tensor_past, bytes_share, saves,
         _flat(of("gpu.power_watts", slice(max(0, n - 8), n))))
     return Signature(kind, utilization, _median(power), _median(past_power), share, _median(tensor), bytes_share)
 

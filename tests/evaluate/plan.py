@@ -129,7 +129,7 @@ def _job(rng: np.random.Generator, name: str, nodes: tuple[int, ...], seconds: i
     trainer = str(rng.choice(["all", "all", "rank0", "log", "all+log", "none", "log"]))
     log = str(rng.choice(["megatron", "megatron", "torchtitan", "hf"])) if "log" in trainer else None
     metrics = "all" if "all" in trainer else "rank0" if trainer == "rank0" else None
-    takes = float(rng.choice([12, 30, 60, 120, 200, 300], p=[0.3, 0.25, 0.2, 0.1, 0.1, 0.05]))
+    takes = float(rng.choice([12, 30, 60, 120, 200, 250], p=[0.3, 0.25, 0.2, 0.1, 0.1, 0.05]))
     late = rng.random() < 0.2
     finishes = rng.random() < 0.2
     interval_steps = int(max(1, min(100, round(rng.uniform(15, 90) / step))))

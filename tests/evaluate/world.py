@@ -16,7 +16,7 @@ PHASE = {INIT: "init", WARMUP: "warmup", TRAIN: "train", SAVE: "checkpoint", EVA
 #          idle  init  warm  train save  eval  hang  done
 COMPUTE = np.array([0, 0.05, 0.5, 1.0, 0.08, 0.75, 0.06, 0])
 UTIL = np.array([0, 12, 85, 99.6, 40, 96, 100, 0])
-TENSOR = np.array([0, 0, 0.1, 0.38, 0, 0.3, 0, 0])
+TENSOR = np.array([0, 0, 0.1, 0.38, 0.05, 0.3, 0, 0])
 COMM = np.array([0, 0.01, 0.3, 1.0, 0.002, 0.2, 0, 0])
 
 

@@ -93,7 +93,8 @@ def test_a_rank_whose_peer_leaves_stops_with_a_sentence(spawn: Start) -> None:
     assert first.wait(10) == 1
     assert first.stderr is not None
     said = first.stderr.read()
-    assert said.startswith(b"rank 0 stopped at step") and said.count(b"\n") == 1
+    assert said.startswith(b"rank 0 stopped at step")
+    assert said.count(b"\n") == 1
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
