@@ -23,6 +23,9 @@ Ints = NDArray[np.int64]
 MAD_TO_SIGMA = 1.4826
 # A single late or bursty sample spans at most two thirds of three intervals, so three thirds are never one sample.
 PARTS = 3
+# From this scrape interval on a burst across two samples would touch all three thirds: each must hold it for more than
+# half of its ticks.
+SLOW_TICKS = 3
 # A scrape interval longer than this is read as this: no evidence window grows beyond six minutes.
 LONGEST_INTERVAL_TICKS = 8
 
@@ -135,7 +138,8 @@ class Span:
 def span(values: Floats, intervals: Ints, ticks: int) -> Span:
     """The last max(`ticks`, three intervals) rows of `values` (float64[tick, entity]) as a `Span`.
 
-    Thirds without a value are left out, but fewer than two thirds with a value give NaN for low and high.
+    Of slow pages (`SLOW_TICKS`) low is the smallest median of the thirds. Thirds without a value are left out, but fewer
+    than two thirds with a value give NaN for low and high.
     """
     n = values.shape[1]
     out = Span(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
@@ -148,7 +152,11 @@ def span(values: Floats, intervals: Ints, ticks: int) -> Span:
         thirds = np.stack([mean(part) for part in np.array_split(tail, PARTS)])
         enough = (~np.isnan(thirds)).sum(axis=0) >= PARTS - 1
         out.mean[columns] = mean(tail)
-        out.low[columns] = np.where(enough, np.fmin.reduce(thirds), np.nan)
+        lowest = np.fmin.reduce(thirds)
+        slow = intervals[columns] >= SLOW_TICKS
+        if slow.any():
+            lowest[slow] = np.fmin.reduce(np.stack([quantile(p, 0.5) for p in np.array_split(tail[:, slow], PARTS)]))
+        out.low[columns] = np.where(enough, lowest, np.nan)
         out.high[columns] = np.where(enough, np.fmax.reduce(thirds), np.nan)
         out.known[columns] = count(tail)
     return out

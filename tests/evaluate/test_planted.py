@@ -14,10 +14,10 @@ from tests.evaluate.recordings import write
 # Small ones of several forms, for each run of the tests: seed and what is planted.
 QUICK = [(29, None), (155, "packet_loss"), (213, "thermal_throttle"), (128, "stalled_loss")]
 # What went wrong once: a rank that logs beside ranks that expose their steps, save lines without a time of their own, ports
-# read at different moments, a half-used node, a pause for a restart, values that stay exposed after the end.
+# read at different moments, a half-used node, a pause for a restart, a burst across two slow samples, values that stay exposed after the end.
 ONCE_WRONG = [
     (312, "stalled_loss"), (619, None), (645, "packet_loss"), (674, None), (674, "stalled_loss"), (682, "stalled_loss"),
-    (802, None), (834, None), (853, None),
+    (802, None), (834, None), (853, None), (1042, None), (3071, "packet_loss"), (3071, "stalled_loss"),
 ]
 STUDY_SEEDS = range(5000, 5030)
 LARGEST = 64  # GPUs
