@@ -35,9 +35,53 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """How long samples are kept. Only `raw` is used today: rollups do not exist yet."""
+    """How long samples are kept: as they came, and as 1-minute and 1-hour rollups."""
 
     raw: str = "15d"
+    rollup_1m: str = "90d"
+    rollup_1h: str = "730d"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersConfig:
+    """How many collector processes there may be. max 0 = as many as the machine has CPUs."""
+
+    min: int = 1
+    max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBudget:
+    """What one scrape target may cost. 0 = no limit of this kind.
+
+    label_value_bytes and labels bound one series; new_series_per_hour bounds churn; the target's own scrape
+    configuration (`sample_limit`, `body_size_limit`, `scrape_timeout`) holds as well, the smaller one wins.
+    """
+
+    series: int = 100_000
+    new_series_per_hour: int = 200_000
+    body_bytes: int = 64 * 1024 * 1024
+    labels: int = 64
+    label_name_bytes: int = 512
+    label_value_bytes: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessBudget:
+    """What one Greylag process may cost. cpu_ratio: of one CPU, averaged over a minute; memory_bytes: resident set;
+    disk_free_ratio_min: of the file system of data_dir, below which retention tightens; at half of it raw samples stop."""
+
+    cpu_ratio: float = 0.9
+    memory_bytes: int = 4 * 1024 * 1024 * 1024
+    disk_free_ratio_min: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsConfig:
+    """Bounds on what watching may cost."""
+
+    target: TargetBudget = TargetBudget()
+    process: ProcessBudget = ProcessBudget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +89,8 @@ class GreylagConfig:
     """All of `greylag.yaml`. Relative paths are relative to the file.
 
     clock: URL of a fleet whose clock Greylag runs on; absent = the wall clock.
+    push_listen: host:port at which collectors take pushes (remote write, OTLP, Loki); absent = none are taken.
+    flush_seconds: the longest that a sample waits in its collector before it is handed over.
     """
 
     data_dir: str = "./greylag-data"
@@ -61,6 +107,10 @@ class GreylagConfig:
     backend: Mapping[str, Any] = field(default_factory=lambda: {"name": "observe"})
     notify: tuple[Any, ...] = ()
     retention: RetentionConfig = RetentionConfig()
+    push_listen: str | None = None
+    workers: WorkersConfig = WorkersConfig()
+    budgets: BudgetsConfig = BudgetsConfig()
+    flush_seconds: float = 5.0
     clock: str | None = None
     file: str = field(default="", init=False)
 
@@ -70,11 +120,8 @@ class GreylagConfig:
 
 
 LATER = {
-    "push_listen": "push receivers (remote write, OTLP, Loki, syslog)",
     "tokens": "tokens and roles",
     "rule_files": "rule files",
-    "budgets": "collector budgets",
-    "workers": "worker scaling",
 }
 
 
@@ -89,6 +136,9 @@ def read_config(path: str | Path) -> GreylagConfig:
                 raise ConfigError(where, key, "a key of a later version", f"{what} are not built yet: remove it")
     config = build(GreylagConfig, data, file)
     check_listen(file, config.listen)
+    if config.push_listen is not None:
+        check_listen(file, config.push_listen, "push_listen")
+    _check_bounds(config, file)
     for i, log in enumerate(config.logs):
         key = f"logs[{i}]"
         require(log.kind in ("kernel", "trainer"), file, f"{key}.kind", log.kind, "allowed are: kernel, trainer")
@@ -97,10 +147,27 @@ def read_config(path: str | Path) -> GreylagConfig:
     return config
 
 
-def check_listen(where: str, listen: str) -> tuple[str, int]:
+def _check_bounds(config: GreylagConfig, file: str) -> None:
+    """Raises ConfigError for numbers that cannot be meant."""
+    workers, process = config.workers, config.budgets.process
+    require(1 <= workers.min <= 256, file, "workers.min", workers.min, "1 to 256 is allowed")
+    require(workers.max == 0 or workers.min <= workers.max <= 256, file, "workers.max", workers.max,
+            "0 (as many as CPUs) or workers.min to 256 is allowed")
+    require(0 < process.cpu_ratio <= 64, file, "budgets.process.cpu_ratio", process.cpu_ratio, "more than 0 is needed")
+    require(0 <= process.disk_free_ratio_min < 1, file, "budgets.process.disk_free_ratio_min", process.disk_free_ratio_min,
+            "0 or more and less than 1 is allowed")
+    require(process.memory_bytes >= 64 * 1024 * 1024, file, "budgets.process.memory_bytes", process.memory_bytes,
+            "at least 67108864 (64 MiB) is needed")
+    for name in ("series", "new_series_per_hour", "body_bytes", "labels", "label_name_bytes", "label_value_bytes"):
+        given = getattr(config.budgets.target, name)
+        require(given >= 0, file, f"budgets.target.{name}", given, "0 (no limit) or more is allowed")
+    require(0.1 <= config.flush_seconds <= 15, file, "flush_seconds", config.flush_seconds, "0.1 to 15 is allowed")
+
+
+def check_listen(where: str, listen: str, key: str = "listen") -> tuple[str, int]:
     """Host and port of `host:port`; only loopback is allowed while tokens are not built. Raises ConfigError."""
     host, _, port = listen.rpartition(":")
-    require(port.isdigit() and int(port) < 65536 and bool(host), where, "listen", listen, "host:port is needed")
-    require(host in ("127.0.0.1", "localhost", "[::1]"), where, "listen", listen,
+    require(port.isdigit() and int(port) < 65536 and bool(host), where, key, listen, "host:port is needed")
+    require(host in ("127.0.0.1", "localhost", "[::1]"), where, key, listen,
             "only loopback is allowed: tokens are not built yet")
     return host.strip("[]"), int(port)

@@ -104,7 +104,11 @@ class SignalRef:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the values of a scrape mean. Filled once, when a body's shape is first seen, and sent with the data."""
+    """What the values of a scrape mean. Filled once, when a body's shape is first seen, and sent with the data.
+
+    partial: a scrape of it may hold a part of its target's series only (pushes, logs): a series that is not in it has
+    not ended. Where it is False, a series that its target's next scrape lacks is stale.
+    """
 
     id: str
     target_id: str
@@ -113,6 +117,7 @@ class Layout:
     node: str | None = None
     job: str | None = None
     source: str | None = None
+    partial: bool = False
 
     @staticmethod
     def make_id(target_id: str, series: tuple[Series, ...], signals: tuple[SignalRef, ...] = ()) -> str:
@@ -131,7 +136,8 @@ class Layout:
 class Scrape:
     """One reading of one target. at: the scheduled time. values: float64[len(layout.series)], NaN = absent.
 
-    A failed scrape has error (a reason of `core.reasons.SCRAPE_REASONS`) and no values.
+    A failed scrape has error (a reason of `core.reasons.SCRAPE_REASONS`) and no values. generation: of the lease under
+    which the target was read; 0 = no lease is needed (pushes, logs, own series).
     """
 
     layout_id: str
@@ -140,6 +146,7 @@ class Scrape:
     values: Floats
     took_seconds: float = 0.0
     error: str | None = None
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,8 @@ class Event:
 class Batch:
     """What a collector hands over, once for each (worker, epoch, seq).
 
-    watermark: every slot up to and including this time has been reported by this worker.
+    watermark: every slot up to and including this time has been reported by this worker. telemetry: (name, labels,
+    value) of the collector's own series: counters as what was added since the last batch, gauges as they are.
     """
 
     worker: str
@@ -170,6 +178,7 @@ class Batch:
     layouts: tuple[Layout, ...] = ()
     scrapes: tuple[Scrape, ...] = ()
     events: tuple[Event, ...] = ()
+    telemetry: tuple[tuple[str, tuple[tuple[str, str], ...], float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ def layout_out(one: Layout) -> dict[str, Any]:
     """A layout as JSON types."""
     return {
         "id": one.id, "target_id": one.target_id, "node": one.node, "job": one.job, "source": one.source,
+        "partial": one.partial,
         "series": [[s.name, s.labels, s.type] for s in one.series],
         "signals": [[r.index, r.signal, _target_out(r.target), r.scale, r.counter] for r in one.signals],
     }
@@ -38,7 +39,8 @@ def layout_in(row: dict[str, Any]) -> Layout:
     """A layout from its JSON types."""
     series = tuple(Series(n, tuple((k, v) for k, v in labels), t) for n, labels, t in row["series"])
     signals = tuple(SignalRef(i, s, target_in(t), scale, counter) for i, s, t, scale, counter in row["signals"])
-    return Layout(row["id"], row["target_id"], series, signals, row["node"], row["job"], row["source"])
+    return Layout(row["id"], row["target_id"], series, signals, row["node"], row["job"], row["source"],
+                  bool(row.get("partial", False)))
 
 
 def event_out(one: Event) -> list[Any]:
@@ -56,8 +58,9 @@ def encode_batch(batch: Batch) -> bytes:
     header = {
         "worker": batch.worker, "epoch": batch.epoch, "seq": batch.seq, "watermark": batch.watermark,
         "layouts": [layout_out(one) for one in batch.layouts],
-        "scrapes": [[s.layout_id, s.target_id, s.at, len(s.values), s.took_seconds, s.error] for s in batch.scrapes],
+        "scrapes": [[s.layout_id, s.target_id, s.at, len(s.values), s.took_seconds, s.error, s.generation] for s in batch.scrapes],
         "events": [event_out(one) for one in batch.events],
+        "telemetry": batch.telemetry,
     }
     body = b"".join(np.ascontiguousarray(s.values, "<f8").tobytes() for s in batch.scrapes)
     return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
@@ -72,15 +75,17 @@ def decode_batch(data: bytes) -> Batch:
         head = json.loads(data[:cut])
         layouts = tuple(layout_in(row) for row in head["layouts"])
         events = tuple(event_in(row) for row in head["events"])
-        rows = [(str(i), str(t), int(at), int(n), float(took), error) for i, t, at, n, took, error in head["scrapes"]]
+        rows = [(str(i), str(t), int(at), int(n), float(took), error, int(gen)) for i, t, at, n, took, error, gen in head["scrapes"]]
+        own = tuple((str(name), tuple((str(k), str(v)) for k, v in labels), float(value))
+                    for name, labels, value in head.get("telemetry", ()))
         key = (str(head["worker"]), int(head["epoch"]), int(head["seq"]), int(head["watermark"]))
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError("bad_syntax", f"a batch whose header does not parse ({error})") from None
     if len(data) - cut - 1 != 8 * sum(row[3] for row in rows):
         raise SourceError("truncated", "a batch whose values do not match its header")
     scrapes, at_byte = [], cut + 1
-    for layout_id, target_id, at, n, took, failure in rows:
+    for layout_id, target_id, at, n, took, failure, generation in rows:
         values = np.frombuffer(data, "<f8", n, at_byte)
         at_byte += 8 * n
-        scrapes.append(Scrape(layout_id, target_id, at, values, took, failure))
-    return Batch(*key, layouts, tuple(scrapes), events)
+        scrapes.append(Scrape(layout_id, target_id, at, values, took, failure, generation))
+    return Batch(*key, layouts, tuple(scrapes), events, own)
