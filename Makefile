@@ -9,10 +9,10 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench evaluate chaos contracts clean
+.PHONY: duckdb15 help install demo test check bench evaluate chaos contracts clean
 
 help: ## shows this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "Greylag needs Python 3.11 or newer: none of python3.13, python3.12, python3.11, python3 is." >&2; exit 2; fi
@@ -39,13 +39,17 @@ check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/python -m app.contracts --check
 
 bench: install ## measures ingest, store, detect, fleet and query; JSON lines on stdout
-	@for what in ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done
+	@for what in parse ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done
 
 evaluate: install ## longer studies: demos with three seeds, planted faults at random places (about 15 minutes)
 	@$(BIN)/pytest -m evaluate -s $(ARGS)
 
 chaos: install ## kill and restart rounds (about 10 minutes)
 	@$(BIN)/pytest -m chaos -s $(ARGS)
+
+duckdb15: install ## the store's tests with the oldest DuckDB that is supported, in a folder of its own
+	@test -d build/duckdb15/duckdb || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/duckdb15 duckdb==1.5.5
+	@PYTHONPATH=build/duckdb15 $(BIN)/pytest -q -m "not evaluate and not chaos" tests/store $(ARGS)
 
 contracts: install ## writes core/contracts.md anew from the types
 	@$(BIN)/python -m app.contracts

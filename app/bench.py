@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from core.clock import monotonic_seconds, process_cpu_seconds
 
 SECONDS = 2.0
+Rows = Iterator[dict[str, Any]]  # one for each system and load, as each is measured
 
 
 def _rate(work: Callable[[], int], seconds: float = SECONDS) -> tuple[float, float]:
@@ -25,39 +27,32 @@ def _rate(work: Callable[[], int], seconds: float = SECONDS) -> tuple[float, flo
     return units / used, used / units * 1e6
 
 
-def exposition_page(gpus: int = 8) -> bytes:
-    """A DCGM page of the usual shape: 30 families, seven labels a line."""
-    rng = np.random.default_rng(1)
-    lines = []
-    for family in range(30):
-        lines += [f"# HELP DCGM_FI_DEV_F{family} what field {family} means", f"# TYPE DCGM_FI_DEV_F{family} gauge"]
-        lines += [
-            f'DCGM_FI_DEV_F{family}{{gpu="{g}",UUID="GPU-00000000-0000-0000-0000-{g:012d}",pci_bus_id="00000000:{g:02X}:00.0",'
-            f'device="nvidia{g}",modelName="NVIDIA H100 80GB HBM3",Hostname="n1"}} {rng.integers(0, 10**6)}'
-            for g in range(gpus)
-        ]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def bench_ingest() -> dict[str, Any]:
-    """The parsers against prometheus-client's, and the reader behind a scrape against httpx, on the same page."""
+def bench_parse() -> Rows:
+    """The ways to read a page, in a tight loop, against prometheus-client's parser; and the reader against httpx."""
     from prometheus_client.parser import text_string_to_metric_families
 
+    from app.bench_pages import node_pages
     from collectors.exposition import Known, parse_exposition
     from collectors.exposition_template import PageTemplate
 
-    page, known = exposition_page(), Known()
-    text, parsed = page.decode(), parse_exposition(page, known=known)
-    samples, template = len(parsed.samples), PageTemplate.of(parsed, page, None, known)
-    if template is None or template.values(page, None) is None:
+    pages, known = node_pages(), Known()
+    text, parsed = pages[0].decode(), parse_exposition(pages[0], known=known)
+    samples, template = len(parsed.samples), PageTemplate.of(parsed, pages[0], None)
+    if template is None:
         raise RuntimeError("the page of the bench has no template")
-    ours = _rate(lambda: len(parse_exposition(page, known=known).samples))
-    alike = _rate(lambda: samples if template.values(page, None) is not None else 1)
+    turn = itertools.cycle(pages)
+
+    def alike() -> int:
+        return sum(samples for _ in range(20) if template.values(next(turn), None) is not None)
+
+    strict = _rate(lambda: len(parse_exposition(next(turn), known=known).samples))
+    short = _rate(alike)
     peer = _rate(lambda: sum(len(f.samples) for f in text_string_to_metric_families(text)))
-    return {"samples_per_page": samples, "strict_parser_us_per_sample": round(ours[1], 3),
-            "page_like_the_last_us_per_sample": round(alike[1], 3),
-            "prometheus_client_us_per_sample": round(peer[1], 3), "peer": "prometheus_client text parser",
-            "times_faster": round(peer[1] / ours[1], 2), "fetch": bench_fetch(page)}
+    yield {"samples_per_page": samples, "strict_parser_us_per_sample": round(strict[1], 3),
+           "page_like_the_last_us_per_sample": round(short[1], 4),
+           "prometheus_client_us_per_sample": round(peer[1], 3), "peer": "prometheus_client text parser",
+           "strict_times_faster": round(peer[1] / strict[1], 1), "times_faster": round(peer[1] / short[1], 1)}
+    yield {"fetch": bench_fetch(pages[0])}
 
 
 def bench_fetch(page: bytes) -> dict[str, Any]:
@@ -109,28 +104,21 @@ def _serve_page(port: Any, page: bytes) -> None:
     asyncio.run(serve())
 
 
-def bench_store() -> dict[str, Any]:
-    """Appends to DuckDB, and bytes a sample once sealed."""
-    from pipeline.store.bench import bench_store as run
-
-    return dict(run())
-
-
-def bench_detect() -> dict[str, Any]:
+def bench_detect() -> Rows:
     """Ring, window and detectors over an emulated cluster."""
     from pipeline.ring_bench import bench_ring
 
-    return dict(bench_ring(64))
+    yield dict(bench_ring(64))
 
 
-def bench_fleet() -> dict[str, Any]:
+def bench_fleet() -> Rows:
     """Cluster seconds a CPU second of the bundled model, pages included."""
     from app.virtual import bench_fleet as run
 
-    return dict(run())
+    yield dict(run())
 
 
-def bench_query() -> dict[str, Any]:
+def bench_query() -> Rows:
     """A PromQL range query over the store against reading the same samples with SQL alone."""
     from core.protocols import Matcher
     from core.types import Batch, Layout, Scrape, Series
@@ -152,11 +140,27 @@ def bench_query() -> dict[str, Any]:
     query = _rate(lambda: points if promql.range_(store, "m", start, end, 15_000)["status"] == "success" else 1)
     raw = _rate(lambda: sum(len(s.at) for s in store.arrays(matchers, start, end)))
     store.close()
-    return {"series": targets * 8, "points": points, "range_query_us_per_point": round(query[1], 3),
+    yield {"series": targets * 8, "points": points, "range_query_us_per_point": round(query[1], 3),
             "read_us_per_point": round(raw[1], 3), "peer": "reading the same samples without PromQL",
             "query_times_read": round(query[1] / raw[1], 2)}
 
 
-BENCHES: dict[str, Callable[[], dict[str, Any]]] = {
-    "ingest": bench_ingest, "store": bench_store, "detect": bench_detect, "fleet": bench_fleet, "query": bench_query,
+def bench_ingest(matrix: bool = False, scale: bool = False) -> Rows:
+    """Greylag and its peers scrape the same targets in turn."""
+    from app.bench_ingest import bench_ingest as run
+    from app.bench_scale import bench_scale
+
+    return bench_scale() if scale else run(matrix)
+
+
+def bench_store() -> Rows:
+    """The same samples in Greylag's store and in its peers'."""
+    from app.bench_store import bench_store as run
+
+    return run()
+
+
+BENCHES: dict[str, Callable[..., Rows]] = {
+    "parse": bench_parse, "ingest": bench_ingest, "store": bench_store, "detect": bench_detect, "fleet": bench_fleet,
+    "query": bench_query,
 }

@@ -51,11 +51,12 @@ def demo(
 def run(
     config: ConfigPath,
     role: Annotated[str, typer.Option(help="all, owner or collector")] = "all",
+    worker: Annotated[str, typer.Option(help="role collector: its name, collector-0 to collector-N")] = "collector-0",
 ) -> None:
     """Watches a cluster as the configuration says."""
     from app.run import run_role
 
-    raise typer.Exit(run_role(config, role))
+    raise typer.Exit(run_role(config, role, worker))
 
 
 @app.command()
@@ -84,18 +85,48 @@ def replay(
     raise typer.Exit(replay_command(ReplayOptions(tuple(paths), inventory, policy, keep), as_json, fail_on))
 
 
+@app.command("import")
+def import_(
+    files: Annotated[list[str] | None, typer.Argument(help="`promtool tsdb dump` files (- = stdin), recordings, logs")] = None,
+    url: Annotated[str | None, typer.Option("--from", help="address of a Prometheus, VictoriaMetrics, Thanos or Mimir")] = None,
+    out: Annotated[str, typer.Option(help="the folder for the store")] = "greylag-history",
+    start: Annotated[str | None, typer.Option(help="a time, or a time ago such as 30d (the default)")] = None,
+    end: Annotated[str | None, typer.Option(help="a time, or a time ago; now where it is left out")] = None,
+    match: Annotated[list[str] | None, typer.Option(help="a series selector; may be repeated")] = None,
+    step: Annotated[str, typer.Option(help="the grid of query_range")] = "15s",
+    format_: Annotated[str, typer.Option("--format", help="auto, export, remote_read, query_range or tsdb-dump")] = "auto",
+    inventory: Annotated[str | None, typer.Option(help="inventory.yaml, kept beside the store")] = None,
+    token_file: Annotated[str | None, typer.Option(help="file with a bearer token")] = None,
+    user: Annotated[str | None, typer.Option(help="user of basic authentication")] = None,
+    password_file: Annotated[str | None, typer.Option(help="file with the user's password")] = None,
+    ca_file: Annotated[str | None, typer.Option(help="PEM file of the authority to trust")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="a further header, such as `X-Scope-OrgID: team`")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the summary as one JSON object")] = False,
+) -> None:
+    """Reads the past of a Prometheus or VictoriaMetrics into a store that `replay` reads."""
+    from app.import_command import ImportOptions, import_command
+
+    options = ImportOptions(out, url, tuple(files or ()), start, end, tuple(match or ()), step, format_, inventory, token_file,
+                            user, password_file, ca_file, tuple(header or ()))
+    raise typer.Exit(import_command(options, as_json))
+
+
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="ingest, store, detect, fleet or query")],
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+    what: Annotated[str, typer.Argument(help="parse, ingest, store, detect, fleet or query")],
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a row")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="ingest: 50 to 400 targets, workers, shapes, peers")] = False,
+    scale: Annotated[bool, typer.Option("--scale", help="ingest: 1,000 targets of 5,000 series, and a restart")] = False,
 ) -> None:
     """Measures a part, in ratios against a named peer in the same run."""
     from app.bench import BENCHES
 
     if what not in BENCHES:
         raise BadInput("bench", "", what, f"allowed are: {', '.join(BENCHES)}")
-    result = BENCHES[what]()
-    typer.echo(json.dumps({"bench": what, **result}) if as_json else "\n".join(f"{k}: {v}" for k, v in result.items()))
+    if (matrix or scale) and what != "ingest":
+        raise BadInput("bench", "--matrix" if matrix else "--scale", what, "allowed with: ingest")
+    for row in BENCHES[what](matrix, scale) if what == "ingest" else BENCHES[what]():
+        typer.echo(json.dumps({"bench": what, **row}) if as_json else "  ".join(f"{k}: {v}" for k, v in row.items()))
 
 
 @policy_app.command("lint")
@@ -146,10 +177,55 @@ def fleet_serve(context: typer.Context) -> None:
 @store_app.command("stats")
 def store_stats(path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag")]) -> None:
     """Rows, segments and bytes of a store."""
-    from app.run import stats
+    from app.store_commands import stats
 
     for key, value in stats(path).items():
         typer.echo(f"{key}: {value}")
+
+
+@store_app.command("compact")
+def store_compact(path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag")]) -> None:
+    """Seals hours that are over and puts small files together."""
+    from app.store_commands import compact
+
+    typer.echo(json.dumps(compact(path)))
+
+
+@store_app.command("export")
+def store_export(
+    path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag")],
+    out: Annotated[Path, typer.Option(help="the Parquet file to write")],
+    match: Annotated[list[str] | None, typer.Option(help="a series selector; absent = all series")] = None,
+    start: Annotated[str | None, typer.Option(help="first time, RFC 3339")] = None,
+    end: Annotated[str | None, typer.Option(help="last time, RFC 3339")] = None,
+) -> None:
+    """Writes samples as a tidy recording, which `greylag replay` reads."""
+    from app.store_commands import export_to
+
+    typer.echo(json.dumps(export_to(path, out, match or [], start, end)))
+
+
+@store_app.command("import")
+def store_import(
+    path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag, or a place for a new one")],
+    files: Annotated[list[str], typer.Argument(help="recordings, as `greylag replay` reads them")],
+    inventory: Annotated[str | None, typer.Option(help="inventory.yaml")] = None,
+) -> None:
+    """Reads recordings into a store; nothing is judged."""
+    from app.store_commands import import_from
+
+    typer.echo(json.dumps(import_from(path, files, inventory, lambda line: typer.echo(line, err=True))))
+
+
+@store_app.command("verify")
+def store_verify(path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag")]) -> None:
+    """Files, tables and catalogue against each other; one line for each problem, exit 1 where there is any."""
+    from app.store_commands import problems
+
+    found = problems(path)
+    for line in found:
+        typer.echo(line)
+    raise typer.Exit(1 if found else 0)
 
 
 @dashboards_app.command("build")

@@ -8,6 +8,7 @@ import json
 import signal
 from pathlib import Path
 
+from app.calm_gc import calm_gc
 from app.clocks import make_clock
 from collectors.worker import run_worker
 from core.clock import monotonic_seconds
@@ -48,5 +49,6 @@ async def _run(config: GreylagConfig, worker: str) -> None:
 
 def run_collector(config: GreylagConfig, worker: str = "collector-0") -> int:
     """Runs until SIGTERM or SIGINT."""
+    calm_gc()
     asyncio.run(_run(config, worker))
     return 0

@@ -1,4 +1,5 @@
-"""Writes `core/contracts.md` from the types and `docs/detectors.md` from the detectors; `--check` fails when either is stale.
+"""Writes `core/contracts.md` from the types, `docs/detectors.md` from the detectors and `docs/sources.md` from the sources;
+`--check` fails when one is stale.
 
 Shapes are documented nowhere else, and a detector's page is what its file says.
 """
@@ -6,7 +7,9 @@ Shapes are documented nowhere else, and a detector's page is what its file says.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
+import re
 import sys
 import typing
 from pathlib import Path
@@ -87,6 +90,7 @@ def contracts() -> str:
     for title, names in lists.items():
         out += [f"## {title}", "", ", ".join(f"`{n}`" for n in names), ""]
     for title, rows in (("Scrape reasons", reasons.SCRAPE_REASONS), ("Ingest reasons", reasons.INGEST_REASONS),
+                        ("Push reasons", reasons.PUSH_REASONS), ("Shed reasons", reasons.SHED_REASONS),
                         ("Tolerated breaches", reasons.TOLERATED), ("Finding ends", reasons.FINDING_ENDS),
                         ("Incident reasons", reasons.INCIDENT_REASONS), ("Action reasons", reasons.ACTION_REASONS)):
         out += _table(title, ("reason", "meaning"), list(rows.items()))
@@ -120,10 +124,41 @@ def detectors_page() -> str:
     return "\n".join(out).rstrip() + "\n"
 
 
+SOURCES_HEAD = """# Sources
+
+Generated from the sources by `make contracts`; do not edit. A source is one file in `collectors/sources/`. An exporter's
+source says what a series means: its canonical signal, the factor from the exporter's unit to the signal's, whether the raw
+value only grows (the window then holds its rate a second), and whose it is. Series that no source knows are stored under
+their own names and mean nothing. Nodes are named by the labels given, else by discovery.
+"""
+
+
+def sources_page() -> str:
+    """What each source reads: metrics, signals, units, parts and the labels that name them."""
+    out = [SOURCES_HEAD]
+    for name, plugin in load_plugins("collectors.sources").items():
+        module = importlib.import_module(f"collectors.sources.{name}")
+        words = re.sub(r"\s*\((?:signals|rules)\.md [^)]*\)", "", inspect.getdoc(module) or "")  # notes for who changes it
+        out += [f"## {name}", "", words, ""]
+        if plugin.map_series is None:
+            out += [f"**Reads** lines of {plugin.log_kind} logs.", ""]
+            continue
+        if plugin.identity:
+            out += ["**Node** " + ", else ".join(f"`{label}`" for label in plugin.identity) + ", else as discovery says.", ""]
+        rows: list[tuple[str, ...]] = []
+        for row in module.described():
+            whose = row.part + (", second choice" if row.metric.replace("[amd_]", "") in plugin.second_choice else "")
+            rows.append((f"`{row.metric}`", f"`{row.meaning.signal}`", signals.unit_of(row.meaning.signal),
+                         f"{row.meaning.scale:g}", "counter" if row.meaning.counter else "gauge", whose))
+        out += _table("", ("metric", "signal", "unit", "factor", "raw value", "whose"), rows)[2:]
+    return "\n".join(out).rstrip() + "\n"
+
+
 def main(args: list[str]) -> int:
     """Writes the documents, or with --check says whether they are current."""
     root = Path(__file__).resolve().parent.parent
-    pages = {root / "core" / "contracts.md": contracts(), root / "docs" / "detectors.md": detectors_page()}
+    pages = {root / "core" / "contracts.md": contracts(), root / "docs" / "detectors.md": detectors_page(),
+             root / "docs" / "sources.md": sources_page()}
     stale = [p for p, text in pages.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
     if "--check" in args:
         for path in stale:

@@ -38,6 +38,12 @@ class TickGate:
                 self._next = first if self._last is None else max(first, self._last + TICK_MS)
             self._changed.notify_all()
 
+    def leave(self, worker: str) -> None:
+        """The worker is gone, or has nothing to report any more: no tick waits for it."""
+        with self._changed:
+            self._marks.pop(worker, None)
+            self._changed.notify_all()
+
     def wait(self, now_ms: int, wall_seconds: float, timeout: float) -> int | None:
         """The tick to judge now, or None after `timeout` wall seconds without one."""
         with self._changed:

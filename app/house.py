@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.page import metrics_page
-from core.clock import TICK_MS, rfc3339
+from core.clock import TICK_MS, monotonic_seconds, rfc3339
 from core.errors import BadInput, nearest
 from core.render import plain
 from core.signals import SIGNALS
@@ -69,6 +69,9 @@ class OwnerHouse:
         hands = self._owner.hands
         return {"mode": hands.policy.mode, "backend": hands.backend, "frozen": hands.engine.frozen,
                 "policy": plain(hands.policy)}
+
+    def _workers(self, params: Mapping[str, Any]) -> Any:
+        return self._owner.crew.document(monotonic_seconds())
 
     def _coverage(self, params: Mapping[str, Any]) -> Any:
         rows = [r for r in self._owner.brain.coverage_rows() if params.get("node") in (None, r["node"])]

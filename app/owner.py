@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -27,8 +28,12 @@ from fastapi.responses import JSONResponse
 
 from app import wiring
 from app.brain import Brain
+from app.calm_gc import calm_gc
 from app.clocks import make_clock
 from app.collector import OWNER_FILE
+from app.crew import LOOK_SECONDS, Crew
+from app.disk_guard import LOOK_SECONDS as DISK_LOOK_SECONDS
+from app.disk_guard import DiskGuard, DiskWatch, free_ratio
 from app.gate import TickGate
 from app.house import OwnerHouse
 from app.outbox import OutboxThread
@@ -77,6 +82,10 @@ class Ticker(threading.Thread):
                     traceback.print_exc()
                 os._exit(1)
 
+    def _complain(self, error: str | None) -> None:
+        """The tick waits for space on the disk, and is not ready meanwhile; None = it waits no more."""
+        self.failed = error
+
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
@@ -97,8 +106,9 @@ class Ticker(threading.Thread):
         with self.lock:
             self._drain()
             owner.refresh_inventory()
+            owner.brain.feed(owner.own.collectors(at, owner.crew.lags(at)))
             ticked = owner.brain.tick(at)
-            owner.writer.commit_tick(ticked.commit).result()
+            owner.disk.committed(lambda: owner.writer.commit_tick(ticked.commit), self.halt.is_set, self._complain)
             owner.last_window = ticked.window
             owner.brain.carry_out(at, owner.hands.door)
             owner.writer.submit(owner.own.batch(at))
@@ -125,8 +135,12 @@ class Owner:
         self.store = open_store(self.data_dir / "greylag.duckdb", retention_ms(config.retention.raw, config.file))
         self.writer = StoreWriter(self.store)
         self.brain.load(self.store.state, self.store.ledger())
-        reported = [mark for worker, mark in self.store.watermarks().items() if worker != WORKER]
-        self.gate = TickGate(self.store.last_tick(), reported=max(reported, default=None))
+        reported = {worker: mark for worker, mark in self.store.watermarks().items() if worker != WORKER}
+        self.gate = TickGate(self.store.last_tick(), reported=max(reported.values(), default=None))
+        self.crew = Crew(config.workers, self.data_dir, self.clock, self.telemetry, self.gate, config.clock is not None,
+                         reported, monotonic_seconds())
+        guard = DiskGuard(config.budgets.process.disk_free_ratio_min, self.store.retention_ms)
+        self.disk = DiskWatch(guard, self.store, self.writer.call, self.telemetry, partial(free_ratio, self.data_dir))
         self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry)
         self.ticker = Ticker(self)
         self.last_window: Window | None = None
@@ -167,12 +181,11 @@ class Owner:
             self.ticker.inbox.put(batch)
             samples = sum(len(s.values) for s in batch.scrapes)
             self.telemetry.add("greylag_collector_samples_total", samples, worker=batch.worker)
-            for scrape in batch.scrapes:
-                self.telemetry.add("greylag_scrapes_total", result=scrape.error or "ok")
+            self.telemetry.merge(batch.telemetry)
         self.telemetry.set("greylag_collector_lag_seconds", max(0.0, (self.clock.now_ms() - batch.watermark) / 1000),
                            worker=batch.worker)
         self.gate.report(batch.worker, batch.watermark, monotonic_seconds())
-        self.telemetry.set("greylag_collector_workers", len(self.gate.workers(monotonic_seconds())))
+        self.crew.committed(batch.worker, batch.watermark)
 
     def serve(self) -> int:
         """Listens, ticks and delivers until told to stop."""
@@ -199,7 +212,8 @@ class Owner:
     async def _serve(self, server: uvicorn.Server, listener: socket.socket) -> None:
         last = self.store.last_tick()
         # The last owner may have ended between a commit and its report: a paced clock would stand for ever.
-        tasks = [asyncio.create_task(self._watch_lag())]
+        self.crew.started = monotonic_seconds()
+        tasks = [asyncio.create_task(one) for one in (self._watch_lag(), self._watch_crew(), self._watch_disk())]
         tasks += [] if last is None else [asyncio.create_task(self.clock.committed(last))]
         try:
             await server.serve([listener])
@@ -213,6 +227,16 @@ class Owner:
             await asyncio.sleep(0.5)
             self.telemetry.set("greylag_event_loop_lag_seconds", max(0.0, monotonic_seconds() - began - 0.5))
 
+    async def _watch_disk(self) -> None:
+        while True:
+            await asyncio.to_thread(self.disk.look, monotonic_seconds())
+            await asyncio.sleep(DISK_LOOK_SECONDS)
+
+    async def _watch_crew(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.crew.look(monotonic_seconds())
+
     def close(self) -> None:
         """Ends the threads in the order in which they need each other, and closes the store."""
         self.ticker.halt.set()
@@ -223,13 +247,20 @@ class Owner:
 
 
 def add_handover(app: FastAPI, owner: Owner) -> None:
-    """The collectors' doors: a new epoch, and batches."""
+    """The collectors' doors: a new epoch, leases and heartbeats, and batches."""
 
     @app.post("/internal/v1/epoch", include_in_schema=False)
     async def epoch(request: Request) -> JSONResponse:
         worker = str((await request.json())["worker"])
         granted = await asyncio.wrap_future(owner.writer.epoch(worker))
         return JSONResponse({"epoch": granted})
+
+    @app.post("/internal/v1/leases", include_in_schema=False)
+    async def leases(request: Request) -> JSONResponse:
+        try:
+            return JSONResponse(owner.crew.beat(await request.json(), monotonic_seconds()))
+        except (BadInput, ValueError) as error:
+            return JSONResponse({"reason": "bad_heartbeat", "detail": str(error)}, 400)
 
     @app.post("/internal/v1/batch", include_in_schema=False)
     async def batch(request: Request) -> JSONResponse:
@@ -241,13 +272,17 @@ def add_handover(app: FastAPI, owner: Owner) -> None:
         except SourceError as error:
             return JSONResponse({"reason": error.reason, "detail": error.detail}, 400)
         try:
+            one = owner.crew.check(one)
             result = await asyncio.wrap_future(owner.writer.submit(one))
         except Refused as error:  # a layout that this store never saw: the collector registers anew and sends it again
             return JSONResponse({"reason": error.reason, "detail": error.detail}, 409)
+        except GreylagError as error:  # nothing of it is stored: the collector keeps it and comes again
+            owner.disk.failed(error)
+            return JSONResponse({"reason": "not_committed", "detail": str(error)}, 503)
         owner.take(one, result)
         if result == "old_epoch":
             return JSONResponse({"reason": "old_epoch"}, 409)
-        return JSONResponse({"committed": one.seq})
+        return JSONResponse({"committed": one.seq, "generation": owner.crew.leases.generation})
 
 
 def open_store(path: Path, retention: int) -> DuckStore:
@@ -270,6 +305,7 @@ def _write_file(path: Path, text: str) -> None:
 
 def run_owner(config: GreylagConfig) -> int:
     """Runs until SIGTERM or SIGINT."""
+    calm_gc()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # uvicorn ends in order on either signal and then raises it again: that is the end that was asked for.
     with contextlib.suppress(KeyboardInterrupt):

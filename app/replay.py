@@ -1,4 +1,4 @@
-"""`greylag replay`: recordings through the same ingest, windows, detectors and incidents as live, in virtual time.
+"""`greylag replay`: recordings and stores through the same ingest, windows, detectors and incidents as live, in virtual time.
 
 One process, one thread, lock-step: advance → feed → tick → actions (SIMULATED) applied at that instant. Nothing of the
 output depends on the wall clock, so two replays of the same input give the same bytes.
@@ -6,8 +6,10 @@ output depends on the wall clock, so two replays of the same input give the same
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 from app import wiring
 from app.brain import Brain
+from app.stored import StoreFrames, Together, open_stored, split_stores
 from app.story import Teller
 from collectors.mapping import Mapper
 from collectors.recording import Recording
@@ -129,42 +132,55 @@ def _keep(store: DuckStore, pending: list[Any], commit: TickCommit, last: bool) 
     store.commit_tick(commit)
 
 
-def _kept_store(folder: str | None) -> DuckStore | None:
-    """A new store in `folder`. Raises BadInput where one is there already: two stories must not mix."""
+def _inputs(options: ReplayOptions, held: contextlib.ExitStack) -> tuple[Recording, list[StoreFrames]]:
+    """The recording and the stores among the paths; `held` closes them."""
+    stores, rest = split_stores(options.paths)
+    everything = wiring.sources()
+    readers = {name: s for name, s in everything.items() if s.parse_line is not None}
+    recording = Recording(rest, Mapper(everything), readers, DuckSorter, options.inventory)
+    frames = []
+    for path in dict.fromkeys(stores):
+        store = open_stored(path)
+        held.callback(store.close)
+        frames.append(StoreFrames(store))
+    return recording, frames
+
+
+def _kept_store(folder: str | None, inventory: Path | None) -> DuckStore | None:
+    """A new store in `folder`, the inventory beside it, so that the folder can be replayed again. Raises BadInput where
+    a store is there already: two stories must not mix."""
     if folder is None:
         return None
     path = Path(folder) / "greylag.duckdb"
     if path.exists():
         raise BadInput("--keep", "", folder, "a folder without a greylag.duckdb is needed")
     path.parent.mkdir(parents=True, exist_ok=True)
+    if inventory is not None and inventory.parent.resolve() != path.parent.resolve():
+        shutil.copyfile(inventory, path.parent / inventory.name)
     return DuckStore(path)
 
 
 def replay(options: ReplayOptions, say: Say, progress: Say | None = None) -> dict[str, Any]:
     """Replays and gives the summary. `say` gets each line of the output, the summary included. Raises BadInput."""
-    everything = wiring.sources()
-    recording = Recording(
-        options.paths,
-        Mapper(everything),
-        {name: s for name, s in everything.items() if s.parse_line is not None},
-        DuckSorter,
-        options.inventory,
-    )
-    brain, world = make_brain(recording.inventory, options.policy, options.detectors)
-    store = _kept_store(options.keep)
-    tally = Tally()
-    first, last = recording.first_at, recording.last_at
-    try:
+    with contextlib.ExitStack() as held:
+        recording, stored = _inputs(options, held)
+        brain, world = make_brain(recording.inventory, options.policy, options.detectors)
+        store = _kept_store(options.keep, recording.inventory_path)
+        if store is not None:
+            held.callback(store.close)
+        tally = Tally()
+        ends = [(recording.first_at, recording.last_at), *((one.first_at, one.last_at) for one in stored)]
+        first = min((at for at, _ in ends if at is not None), default=None)
+        last = max((at for _, at in ends if at is not None), default=None)
         if first is not None and last is not None:
             span = (tick_at_or_after(first), tick_at_or_after(last))
-            tally = run_lockstep(recording, brain, world, span, say, store, progress)
-    finally:
-        if store is not None:
-            store.close()
+            tally = run_lockstep(Together([recording, *stored]), brain, world, span, say, store, progress)
+        samples = recording.counts.samples + sum(one.samples for one in stored)
+        events = recording.counts.events + sum(one.events for one in stored)
     summary = {
         "type": "summary",
-        "samples": recording.counts.samples,
-        "events": recording.counts.events,
+        "samples": samples,
+        "events": events,
         "findings": tally.findings,
         "incidents": tally.incidents,
         "started_at": None if first is None else rfc3339(first),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,15 @@ from core.errors import BadInput, ConfigError
 from core.plugins import load_plugins
 
 ROLES = ("all", "owner", "collector")
+WORKER_NAME = re.compile(r"collector-(0|[1-9][0-9]{0,2})")
 
 
-def run_role(path: Path, role: str) -> int:
+def run_role(path: Path, role: str, worker: str = "collector-0") -> int:
     """Runs the role until SIGTERM or SIGINT. Raises BadInput."""
     if role not in ROLES:
         raise BadInput("--role", "", role, f"allowed are: {', '.join(ROLES)}")
+    if WORKER_NAME.fullmatch(worker) is None:
+        raise BadInput("--worker", "", worker, "collector-0 to collector-999 is needed")
     config = read_config(path)
     if role != "all":
         from app.supervisor import end_with_parent
@@ -30,14 +35,27 @@ def run_role(path: Path, role: str) -> int:
     if role == "collector":
         from app.collector import run_collector
 
-        return run_collector(config)
+        return run_collector(config, worker)
     check_config(path)
+    return _supervise(path, config)
+
+
+def _supervise(path: Path, config: GreylagConfig) -> int:
+    """The owner and as many collectors as it wants."""
     from app.collector import OWNER_FILE
     from app.supervisor import Child, Supervisor
+    from app.workerfiles import publish_running, wanted
 
-    (Path(config.resolve(config.data_dir)) / OWNER_FILE).unlink(missing_ok=True)
+    data_dir = Path(config.resolve(config.data_dir))
+    data_dir.mkdir(parents=True, exist_ok=True)
+    (data_dir / OWNER_FILE).unlink(missing_ok=True)
     command = [sys.executable, "-m", "app.cli", "run", "-c", str(path), "--role"]
-    return Supervisor([Child("owner", [*command, "owner"]), Child("collector", [*command, "collector"])]).run()
+    bounds = (config.workers.min, config.workers.max or os.cpu_count() or 1)
+    return Supervisor(
+        [Child("owner", [*command, "owner"])],
+        lambda name: Child(name, [*command, "collector", "--worker", name]),
+        lambda: wanted(data_dir, *bounds),
+        lambda processes: publish_running(data_dir, processes)).run()
 
 
 def check_config(path: Path) -> list[str]:

@@ -53,7 +53,7 @@ class FleetSource:
     def advance(self, to: int) -> Iterable[Batch]:
         by_slot: dict[int, list[tuple[Layout, Scrape]]] = {}
         for labels, slot, page in self._frames.advance(to):
-            by_slot.setdefault(slot, []).append(self._scrape(labels, slot, page))
+            by_slot.setdefault(slot, []).extend(self._scrape(labels, slot, page))
         read, events = self._logs(to)
         for slot in sorted(by_slot):
             rows = by_slot[slot] + (read if slot == max(by_slot) else [])
@@ -65,7 +65,7 @@ class FleetSource:
         self._sent.update(fresh)
         return Batch("virtual", 1, self._seq, slot, tuple(fresh.values()), tuple(s for _, s in rows), tuple(events))
 
-    def _scrape(self, labels: dict[str, str], slot: int, page: bytes | None) -> tuple[Layout, Scrape]:
+    def _scrape(self, labels: dict[str, str], slot: int, page: bytes | None) -> list[tuple[Layout, Scrape]]:
         own = {k: v for k, v in labels.items() if not k.startswith("__")}
         key = f"{own['job']}/{own['instance']}"
         scraper = self._scrapers.get(key)

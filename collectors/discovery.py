@@ -78,6 +78,11 @@ class Discovery:
                     self._add(found, target)
         return [found[key] for key in sorted(found)]
 
+    def hurry(self) -> None:
+        """Asks every HTTP source anew at the next refresh, whatever its refresh interval says."""
+        for state in self._http.values():
+            state.due_at = 0.0
+
     @property
     def waiting(self) -> bool:
         """True while an HTTP source has never answered."""
@@ -164,7 +169,7 @@ def _json(data: bytes, where: str) -> object:
     """JSON, read by the YAML reader where it is small (so that errors carry lines), else as JSON."""
     try:
         text = data.decode("utf-8")
-        return json.loads(text) if len(text) > 100_000 else parse_yaml(text, where)
+        return json.loads(text) if len(text) > 4_000 else parse_yaml(text, where)
     except ValueError:
         raise ConfigError(where, "", "an answer that is not JSON", "a JSON list of target groups is needed") from None
 

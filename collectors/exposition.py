@@ -97,11 +97,15 @@ class Family:
 
 @dataclass(slots=True)
 class Page:
-    """A whole page. tolerated: how often it broke a standard in a way that Prometheus lets pass, by name."""
+    """A whole page. tolerated: how often it broke a standard in a way that Prometheus lets pass, by name.
+
+    plain: each sample is one line that ends in its value or its time (no exemplar, no label value over several lines).
+    """
 
     samples: list[Sample]
     tolerated: dict[str, int]
     families: dict[str, Family] = field(default_factory=dict)
+    plain: bool = True
 
 
 def is_openmetrics(content_type: str | None) -> bool:
@@ -137,6 +141,7 @@ class LineParser:
         self.families: dict[str, Family] = {}
         self.lines = 0
         self.last: Series | None = None
+        self.plain = True
         self._openmetrics, self._recording = openmetrics, recording
         self._longest = self.limits.line_bytes
         self._known = known if known is not None else Known(self.limits.known)
@@ -254,6 +259,7 @@ class LineParser:
                     raise SourceError("truncated", f"the line ends inside a label value: {quote(raw[:60])}")
                 self._open.append(raw)
                 self._open_bytes, self._open_tries = len(raw), 0
+                self.plain = False
                 return None
             raise SourceError("bad_syntax", f"not a sample: {quote(raw[:60])}")
         value = number(match["value"])
@@ -279,6 +285,7 @@ class LineParser:
                 raise SourceError("bad_openmetrics", f"not a timestamp: {quote(match['at'][:40])}")
         if match["exemplar"] is not None:
             self._check_exemplar(match)
+            self.plain = False
         series = self._series(match)
         if time is not None and not -9e15 < time < 9e15:
             self.count("other")  # Prometheus takes the line and drops the sample: its time is out of bounds
@@ -433,7 +440,7 @@ def parse_exposition(
         raise
     if not body.endswith(b"\n"):
         parser.count("missing_newline")
-    return Page(samples, parser.tolerated, parser.families)
+    return Page(samples, parser.tolerated, parser.families, parser.plain)
 
 
 def _at_cut(parser: LineParser, body: bytes) -> bool:

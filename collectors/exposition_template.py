@@ -13,68 +13,64 @@ place of a value cannot be told from the line alone.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from collectors.exposition import Page
-from collectors.exposition_known import Known
 from collectors.exposition_values import number
 from core.types import Floats
 
 LONGEST_VALUE = 64  # a longer text is left to the strict parser, which bounds the line
-_LINE_FEED = 10
+MOST_CHANGED = 0.75  # of the samples: where more have other labels, reading the whole page anew costs no more
+_LINE_FEED, _BLANK, _HASH = 10, 32, 35
 
 
 class PageTemplate:
     """See the module. It answers for pages of its own content type, up to `body_bytes`."""
 
-    def __init__(self, page: Page, content_type: str | None, body: bytes, starts: NDArray[np.int32],
+    __slots__ = ("_between", "_content_type", "_feeds", "_kept", "_lengths", "_lines", "_tail", "_values", "tolerated")
+
+    def __init__(self, tolerated: Mapping[str, int], content_type: str | None, body: bytes, starts: NDArray[np.int32],
                  lines: NDArray[np.int64]) -> None:
         """starts: where each value starts in the body; lines: the index of each sample's line."""
-        self.tolerated = page.tolerated
+        self.tolerated = tolerated
         self._content_type = content_type
         self._lines = lines
         feeds = _feeds(body)
         self._feeds = len(feeds)
         ends = feeds[lines].astype(np.int32)
         self._lengths = starts - np.concatenate([np.zeros(1, np.int32), ends[:-1]])
-        self._between = pa.array(np.arange(0, 2 * len(lines), 2, dtype=np.int32))
-        self._values = pa.array(np.arange(1, 2 * len(lines), 2, dtype=np.int32))
+        self._between, self._values = _turns(len(lines))
         self._tail = body[ends[-1]:]
         offsets = self._offsets(ends)
         self._kept = _strings(body, offsets).take(self._between)
 
     @staticmethod
-    def of(page: Page, body: bytes, content_type: str | None, known: Known) -> PageTemplate | None:
-        """The template of a page that the strict parser just read with `known`; None where it can have none."""
-        if not page.samples or "duplicate_series" in page.tolerated or b"\x00" in body or not body.endswith(b"\n"):
+    def of(page: Page, body: bytes, content_type: str | None) -> PageTemplate | None:
+        """The template of a page that the strict parser just read; None where it can have none."""
+        if not page.samples or not page.plain or "duplicate_series" in page.tolerated or b"\x00" in body:
             return None
-        starts: list[int] = []
-        lines: list[int] = []
-        at = 0
-        for index, line in enumerate(body.split(b"\n")):
-            if line and not line.startswith(b"#"):
-                start = _value_start(line, known)
-                if start is None:
-                    return None
-                starts.append(at + start)
-                lines.append(index)
-            at += len(line) + 1
-        if len(starts) != len(page.samples):
+        if not body.endswith(b"\n") or any(sample.at is not None for sample in page.samples):
             return None
-        made = PageTemplate(page, content_type, body, np.array(starts, np.int32), np.array(lines, np.int64))
+        found = _value_starts(body)
+        if found is None or len(found[0]) != len(page.samples):
+            return None
+        made = PageTemplate(page.tolerated, content_type, body, *found)
         read = made.values(body, content_type)
         strict = np.fromiter((sample.value for sample in page.samples), np.float64, len(page.samples))
         return made if read is not None and read.tobytes() == strict.tobytes() else None
 
     def values(self, body: bytes, content_type: str | None) -> Floats | None:
         """float64[sample] of a page, in its order, with the bits that the strict parser gives; None = declined."""
-        feeds = _feeds(body)
-        if content_type != self._content_type or len(feeds) != self._feeds:
+        ends = self._ends(body, content_type)
+        if ends is None:
             return None
-        ends = feeds[self._lines].astype(np.int32)
         offsets = self._offsets(ends)
         sizes = ends - offsets[1::2]
         if sizes.min() <= 0 or sizes.max() > LONGEST_VALUE or body[ends[-1]:] != self._tail:
@@ -88,12 +84,59 @@ class PageTemplate:
             return None
         return _exact(out, body, offsets)
 
+    def relabelled(self, body: bytes, content_type: str | None) -> tuple[PageTemplate, dict[int, bytes]] | None:
+        """For a page of as many lines, of whose samples some have other labels (a job starts, and each GPU series takes
+        its name): (the template of that page, {sample: its line}) with the lines that are not as before. They are not
+        judged here: who calls reads each by the strict grammar. None where anything else differs, comments included."""
+        ends = self._ends(body, content_type)
+        if ends is None or body[ends[-1]:] != self._tail or b"\x00" in body:
+            return None
+        before = np.concatenate([np.zeros(1, np.int32), ends[:-1]])
+        starts = before + self._lengths
+        # A piece that would reach behind its line is another one for sure: cut, so that it can be compared at all.
+        offsets = np.zeros(2 * len(ends) + 1, np.int32)
+        offsets[2::2], offsets[1::2] = ends, np.minimum(starts, ends)
+        same = pc.equal(_strings(body, offsets).take(self._between), self._kept).to_numpy(zero_copy_only=False)
+        changed = np.flatnonzero(~same).tolist()
+        if len(changed) > MOST_CHANGED * len(ends):
+            return None
+        feeds = _feeds(body)
+        found: dict[int, bytes] = {}
+        for i in changed:
+            line_start = int(feeds[self._lines[i] - 1]) + 1 if self._lines[i] else 0
+            line = body[line_start:int(ends[i])]
+            old = self._kept[i].as_buffer().to_pybytes()
+            head = body[int(before[i]):line_start]
+            start = line.rfind(b" ") + 1
+            if not start or not old.startswith(head) or b"\n" in old[len(head):] or _name(line) != _name(old[len(head):]):
+                return None
+            starts[i] = line_start + start
+            found[i] = line
+        return PageTemplate(self.tolerated, content_type, body, starts, self._lines), found
+
+    def _ends(self, body: bytes, content_type: str | None) -> NDArray[np.int32] | None:
+        """int32[sample]: where each value ends; None where the page has another format or number of lines."""
+        feeds = _feeds(body)
+        if content_type != self._content_type or len(feeds) != self._feeds:
+            return None
+        return np.asarray(feeds[self._lines], np.int32)
+
     def _offsets(self, ends: NDArray[np.int32]) -> NDArray[np.int32]:
         """int32[2 n + 1]: what stands between two values and the values, by turns."""
         out = np.zeros(2 * len(ends) + 1, np.int32)
         out[2::2] = ends
         out[1::2] = out[0:-1:2] + self._lengths
         return out
+
+
+@lru_cache(maxsize=256)
+def _turns(n: int) -> tuple[pa.Array, pa.Array]:
+    """int32[n] each: the even and the odd places; pages of one size share them."""
+    return pa.array(np.arange(0, 2 * n, 2, dtype=np.int32)), pa.array(np.arange(1, 2 * n, 2, dtype=np.int32))
+
+
+def _name(line: bytes) -> bytes:
+    return re.split(rb"[{ ]", line, maxsplit=1)[0]
 
 
 def _feeds(body: bytes) -> NDArray[np.int64]:
@@ -107,18 +150,24 @@ def _strings(body: bytes, offsets: NDArray[np.int32]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
 
 
-def _value_start(line: bytes, known: Known) -> int | None:
-    """Where the value of a sample line starts; None where the line is not `name value` or `name{...} value` with a label
-    block that the grammar has matched as a whole."""
-    cut = line.rfind(b"}") + 1
-    brace = line.find(b"{") if cut else line.find(b" ")
-    block = known.blocks.get(line[brace:cut])
-    if brace < 0 or block is None or line[:brace] not in block.series:
+def _value_starts(body: bytes) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
+    """(where the value of each sample starts in the body, the index of its line): behind the last blank of its line.
+
+    The strict parser has matched each of these lines as a whole, without a time behind the value: so what follows the
+    last blank is the value, or is no number at all (a value glued to its labels, a blank at the end), which `values`
+    declines. None where a line has no blank.
+    """
+    octets = np.frombuffer(body, np.uint8)
+    ends = _feeds(body)
+    firsts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
+    lines = np.flatnonzero((ends > firsts) & (octets[firsts] != _HASH))
+    blanks = np.flatnonzero(octets == _BLANK)
+    if not len(lines) or not len(blanks):
         return None
-    start = cut or brace
-    if line[start:start + 1] != b" " or b" " in line[start + 1:]:
+    last = blanks[np.maximum(np.searchsorted(blanks, ends[lines]) - 1, 0)]
+    if (last <= firsts[lines]).any() or (last >= ends[lines]).any():
         return None
-    return start + 1
+    return (last + 1).astype(np.int32), lines
 
 
 def _exact(values: Floats, body: bytes, offsets: NDArray[np.int32]) -> Floats | None:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import math
 import struct
 
+import numpy as np
+from numpy.typing import NDArray
+
 from core.errors import SourceError
+from core.types import Floats
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NORMAL_NAN = struct.unpack("<d", (0x7FF8000000000001).to_bytes(8, "little"))[0]
@@ -32,6 +36,7 @@ _INT32_BLANKS = frozenset(float(INT32_BLANK + n) for n in range(4))
 # float64 has a step of 1024 there: all four int64 blanks (and the 20-digit texts of them) round to 2**63.
 _INT64_BLANK_AS_FLOAT = float(INT64_BLANK)
 _FP64_BLANKS = frozenset(FP64_BLANK + n for n in range(4))
+_EXACT_BLANKS = np.array(sorted(_INT32_BLANKS | _FP64_BLANKS))
 
 
 def is_blank(value: float) -> bool:
@@ -41,6 +46,11 @@ def is_blank(value: float) -> bool:
     float64). A byte or energy counter may well pass 2**31 and 2**47, so there only the exact constants count.
     """
     return value in _INT32_BLANKS or value in _FP64_BLANKS or _INT64_BLANK_AS_FLOAT <= value < math.inf
+
+
+def blank(values: Floats) -> NDArray[np.bool_]:
+    """`is_blank` of an array: bool like `values`."""
+    return np.asarray(np.isin(values, _EXACT_BLANKS) | ((values >= _INT64_BLANK_AS_FLOAT) & (values < math.inf)))
 
 
 def number(raw: bytes) -> float | None:

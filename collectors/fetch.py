@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from collectors.http_reader import HttpReader, place_of
+from collectors.http_reader import Addresses, HttpReader, place_of
 from core.errors import SourceError
 
 # What Prometheus 2 sends: OpenMetrics first, then the text format.
@@ -48,10 +48,10 @@ class Fetch(Protocol):
 
 
 class HttpFetch:
-    """Fetch over plain HTTP. Close it with `aclose`."""
+    """Fetch over plain HTTP. Close it with `aclose`. addresses: how names are looked up (see `HttpReader`)."""
 
-    def __init__(self) -> None:
-        self._reader = HttpReader()
+    def __init__(self, addresses: Addresses | None = None) -> None:
+        self._reader = HttpReader(addresses)
 
     async def aclose(self) -> None:
         """Closes all connections."""

@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from collectors.disposable import Helpers
 from collectors.fetch import Fetch
 from collectors.logtimes import Anchor
 from collectors.mapping import Mapper
 from collectors.readings import Reading, ReadingScrapes
 from collectors.schedule import run_bounded
-from collectors.tail import FileTail, HttpTail
+from collectors.tail import HelperTail, HttpTail
 from core.config import LogConfig
 from core.errors import SourceError
 from core.protocols import SourcePlugin, TargetInfo
@@ -67,7 +68,7 @@ class LiveLog:
 
 @dataclass(slots=True)
 class _Followed:
-    tail: FileTail | HttpTail
+    tail: HelperTail | HttpTail
     reader: LiveLog
 
 
@@ -79,10 +80,13 @@ def log_target(kind: str, node: str | None, job: str | None, where: str) -> Targ
 
 
 class Follower:
-    """All logs of a configuration. `failures` counts doors that did not answer, by named reason."""
+    """All logs of a configuration. `failures` counts doors and files that did not answer, by named reason.
+
+    helpers: read the files, so that a file system that hangs hangs nobody else.
+    """
 
     def __init__(self, configs: Sequence[LogConfig], sources: Mapping[str, SourcePlugin], mapper: Mapper, fetch: Fetch,
-                 places: Mapping[str, Sequence[int]] | None = None) -> None:
+                 places: Mapping[str, Sequence[int]] | None = None, helpers: Helpers | None = None) -> None:
         self._configs = configs
         self._sources = {kind: [s for _, s in sorted(sources.items()) if s.parse_line and s.log_kind == kind]
                          for kind in ("kernel", "trainer")}
@@ -90,6 +94,8 @@ class Follower:
         self._readings = ReadingScrapes(mapper)
         self._places = {key: tuple(value) for key, value in (places or {}).items()}
         self._followed: dict[str, _Followed] = {}
+        self._found: dict[str, list[str]] = {}
+        self.helpers = helpers or Helpers()
         self.failures: Counter[str] = Counter()
 
     async def poll(self, slot_ms: int, nodes: Iterable[str], jobs: Iterable[str], boots: Mapping[str, int] | None = None,
@@ -98,7 +104,7 @@ class Follower:
 
         boots: boot times (ms) of nodes where they are known.
         """
-        self._discover(sorted(set(nodes)), sorted(set(jobs)))
+        await self._discover(sorted(set(nodes)), sorted(set(jobs)))
         keys = sorted(self._followed)
         lines = await run_bounded([partial(self._lines, key) for key in keys], LOGS_AT_ONCE)
         events: list[Event] = []
@@ -118,53 +124,54 @@ class Follower:
         """Where each log stands, as JSON types: a file's [inode, offset], a door's [offset]."""
         out = {key: list(value) for key, value in self._places.items()}
         for key, one in self._followed.items():
-            out[key] = list(one.tail.place) if isinstance(one.tail, FileTail) else [one.tail.offset]
+            out[key] = list(one.tail.place) if isinstance(one.tail, HelperTail) else [one.tail.offset]
         return out
 
     def close(self) -> None:
-        """Closes the files."""
-        for one in self._followed.values():
-            if isinstance(one.tail, FileTail):
-                one.tail.close()
+        """Lets the helpers go."""
+        self.helpers.close()
 
     async def _lines(self, key: str) -> list[str]:
         tail = self._followed[key].tail
         try:
-            return tail.read() if isinstance(tail, FileTail) else await tail.read()
+            return await tail.read()
         except SourceError as error:
             self.failures[error.reason] += 1
             return []
 
-    def _discover(self, nodes: Sequence[str], jobs: Sequence[str]) -> None:
+    async def _discover(self, nodes: Sequence[str], jobs: Sequence[str]) -> None:
         for config in self._configs:
             if config.url is not None:
                 for url, node, job in _expand(config, nodes, jobs):
                     self._add(config.kind, url, node, job)
             elif config.path is not None:
-                for path in _matching(config.path):
+                for path in await self._matching(config.path):
                     named = _NAMED.fullmatch(Path(path).name)
                     name = named.group(1) if named else None
                     node = config.node or (name if config.kind == "kernel" else None)
                     self._add(config.kind, path, node, config.job or (name if config.kind == "trainer" else None))
 
+    async def _matching(self, pattern: str) -> list[str]:
+        """The files of a pattern; those of the last look where the file system does not answer."""
+        if not any(c in pattern for c in "*?["):
+            return [pattern]
+        try:
+            answer = await self.helpers.ask(pattern, {"op": "find", "pattern": pattern})
+            self._found[pattern] = [str(path) for path in answer.get("paths", ())]
+        except SourceError as error:
+            self.failures[error.reason] += 1
+        return self._found.get(pattern, [])
+
     def _add(self, kind: str, where: str, node: str | None, job: str | None) -> None:
         if where in self._followed:
             return
         place = self._places.get(where, ())
-        tail: FileTail | HttpTail
+        tail: HelperTail | HttpTail
         if where.startswith("http://"):
             tail = HttpTail(where, self._fetch, place[0] if len(place) == 1 else 0)
         else:
-            tail = FileTail(where, (place[0], place[1]) if len(place) == 2 else None)
+            tail = HelperTail(where, self.helpers, (place[0], place[1]) if len(place) == 2 else None)
         self._followed[where] = _Followed(tail, LiveLog(log_target(kind, node, job, where), self._sources[kind]))
-
-
-def _matching(pattern: str) -> list[str]:
-    path = Path(pattern)
-    if not any(c in pattern for c in "*?["):
-        return [pattern]
-    anchor = Path(path.anchor or ".")
-    return sorted(str(p) for p in anchor.glob(str(path.relative_to(path.anchor) if path.anchor else path)))
 
 
 def _expand(config: LogConfig, nodes: Sequence[str], jobs: Sequence[str]) -> list[tuple[str, str | None, str | None]]:

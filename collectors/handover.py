@@ -2,21 +2,23 @@
 
 The owner grants an epoch at each start. Layouts travel with the first batch of the epoch that needs them. Between the
 worker and the owner stands a bounded queue: while the owner is away scraping goes on, and what does not fit any more is
-dropped from the old end and counted by name.
+dropped from the old end and counted by name; pushes are not dropped, since their senders were told that they are kept.
+
+With each batch go the worker's own series: counters as what was added since the last batch that the owner took.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from core.errors import Refused, Unavailable
-from core.telemetry import Telemetry
+from core.telemetry import METRICS, Key, Telemetry
 from core.types import Batch, Event, Layout, Scrape
 from core.wire import encode_batch
 
@@ -24,32 +26,74 @@ EPOCH_PATH = "/internal/v1/epoch"
 BATCH_PATH = "/internal/v1/batch"
 TIMEOUT_SECONDS = 30.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
-# 40 slots (10 minutes at 15 s) or this many samples, whichever is reached first.
-MOST_ITEMS, MOST_SAMPLES = 40, 20_000_000
+# 10 minutes at a flush every 5 s and at each tick, or this many samples (160 MB), whichever is reached first.
+MOST_ITEMS, MOST_SAMPLES = 160, 20_000_000
 REMEMBERED_MS = 600_000  # a layout unused for longer is sent again: the owner forgets it after a window (30 minutes)
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What one slot gave, before it has a number: layouts of all its scrapes, scrapes, events, and the watermark."""
+    """What is handed over at once, before it has a number: layouts of all its scrapes, scrapes, events, the watermark.
+
+    committed: called once the owner has committed it. keep: it is never dropped for want of room; where the owner refuses
+    it for good `committed` is called all the same, since it would never be taken.
+    """
 
     watermark: int
     layouts: tuple[Layout, ...] = ()
     scrapes: tuple[Scrape, ...] = ()
     events: tuple[Event, ...] = ()
+    committed: Callable[[], None] | None = None
+    keep: bool = False
 
     @property
     def samples(self) -> int:
         return sum(len(s.values) for s in self.scrapes)
 
 
+class Increments:
+    """A worker's telemetry as batches carry it. What was taken counts as told only once `told` is called; until then
+    `take` gives the same rows again, so that a batch that is tried again is the same batch."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._before: dict[Key, float] = {}
+        self._now: dict[Key, float] | None = None
+
+    def take(self) -> tuple[tuple[str, tuple[tuple[str, str], ...], float], ...]:
+        """(name, labels, value): counters that grew since the last batch by how much, all gauges as they are."""
+        if self._now is None:
+            self._now = self._telemetry.snapshot()
+        rows = []
+        for (name, labels), value in self._now.items():
+            counter = METRICS[name][0] == "counter"
+            given = value - self._before.get((name, labels), 0.0) if counter else value
+            if given or not counter:
+                rows.append((name, labels, given))
+        return tuple(rows)
+
+    def told(self) -> None:
+        """The batch that carried them is committed."""
+        if self._now is not None:
+            self._before, self._now = self._now, None
+
+    def forget(self) -> None:
+        """The batch that carried them is lost: the next one carries them with what came since."""
+        self._now = None
+
+
 class Handover:
-    """The way to one owner. `put` never waits; `run` delivers until it is cancelled; `drained` waits for the end of it."""
+    """The way to one owner. `put` never waits; `run` delivers until it is cancelled; `drained` waits for the end of it.
+
+    newer_leases: called with the generation of the owner's leases that came with an answer.
+    """
 
     def __init__(self, owner_url: str, worker: str, telemetry: Telemetry | None = None,
                  client: httpx.AsyncClient | None = None) -> None:
         self._owner, self._worker = owner_url.rstrip("/"), worker
         self._telemetry = telemetry or Telemetry()
+        self._increments = Increments(self._telemetry)
+        self.newer_leases: Callable[[int], None] | None = None
         self._client = client or httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_SECONDS)
         self._queue: deque[Parcel] = deque()
         self._samples = 0
@@ -59,6 +103,7 @@ class Handover:
         self._known: dict[str, int] = {}  # layout id → watermark at which it last was of use
         self.epoch: int | None = None
         self._seq = 0
+        self._delivered = False
         self.committed = 0
 
     async def aclose(self) -> None:
@@ -69,14 +114,22 @@ class Handover:
         """Queues a parcel; where the queue is full its oldest parcels are dropped and counted (`handover_full`)."""
         self._queue.append(parcel)
         self._samples += parcel.samples
-        # The head may be under way: it stays, so that its number is not used for other content.
         while len(self._queue) > MOST_ITEMS or (self._samples > MOST_SAMPLES and len(self._queue) > 2):
-            dropped = self._queue[1]
-            del self._queue[1]
+            # The head may be under way: it stays, so that its number is not used for other content.
+            oldest = next((i for i in range(1, len(self._queue)) if not self._queue[i].keep), None)
+            if oldest is None:
+                break
+            dropped = self._queue[oldest]
+            del self._queue[oldest]
             self._samples -= dropped.samples
             self._count_dropped("handover_full", dropped)
         self._idle.clear()
         self._wake.set()
+
+    @property
+    def roomy(self) -> bool:
+        """True while there is room for what must not be dropped."""
+        return len(self._queue) < MOST_ITEMS // 4 and self._samples < MOST_SAMPLES // 4
 
     def _count_dropped(self, reason: str, parcel: Parcel) -> None:
         lost = max(1, parcel.samples + len(parcel.events))
@@ -107,6 +160,8 @@ class Handover:
             await self._deliver(self._queue[0])
             done = self._queue.popleft()
             self._samples -= done.samples
+            if done.committed is not None and (self._delivered or done.keep):
+                done.committed()
 
     async def _deliver(self, parcel: Parcel) -> None:
         """Returns once the owner has committed the parcel (or refused it for good, which is counted)."""
@@ -115,7 +170,7 @@ class Handover:
         while True:
             try:
                 if self.epoch is None:
-                    await self._register()
+                    await self.register()
                     body = None
                 if body is None:
                     body = self._encode(parcel)
@@ -131,11 +186,14 @@ class Handover:
                 wait = min(wait * 2, LONGEST_RETRY_SECONDS)
                 continue
             except Refused as error:
+                self._increments.forget()
                 self._count_dropped(error.reason, parcel)
+                self._delivered = False
             else:
+                self._increments.told()
                 self._known.update((one.id, parcel.watermark) for one in parcel.layouts)
                 self.committed = self._seq + 1
-                self._telemetry.add("greylag_collector_samples_total", parcel.samples, worker=self._worker)
+                self._delivered = True
             self._seq += 1
             return
 
@@ -144,10 +202,11 @@ class Handover:
         oldest = parcel.watermark - REMEMBERED_MS
         fresh = {one.id: one for one in parcel.layouts if self._known.get(one.id, oldest - 1) < oldest}
         return encode_batch(Batch(self._worker, self.epoch, self._seq + 1, parcel.watermark, tuple(fresh.values()),
-                                  parcel.scrapes, parcel.events))
+                                  parcel.scrapes, parcel.events, self._increments.take()))
 
-    async def _register(self) -> None:
-        answer = await self._post(EPOCH_PATH, json={"worker": self._worker})
+    async def register(self) -> None:
+        """Asks for a new epoch. Raises Unavailable where the owner gives none."""
+        answer = await self.post(EPOCH_PATH, json={"worker": self._worker})
         epoch = _json(answer).get("epoch")
         if answer.status_code != 200 or not isinstance(epoch, int):
             raise Unavailable(f"the owner gave no epoch (status {answer.status_code})")
@@ -155,8 +214,11 @@ class Handover:
         self._known.clear()
 
     async def _post_batch(self, body: bytes) -> None:
-        answer = await self._post(BATCH_PATH, content=body, headers={"Content-Type": "application/octet-stream"})
+        answer = await self.post(BATCH_PATH, content=body, headers={"Content-Type": "application/octet-stream"})
         if answer.status_code == 200:
+            generation = _json(answer).get("generation")
+            if isinstance(generation, int) and self.newer_leases is not None:
+                self.newer_leases(generation)
             return
         if answer.status_code == 409:
             reason = _reason(answer)
@@ -173,7 +235,8 @@ class Handover:
             raise Refused("refused_by_owner", f"status {answer.status_code}")
         raise Unavailable(f"status {answer.status_code}")
 
-    async def _post(self, path: str, **what: Any) -> httpx.Response:
+    async def post(self, path: str, **what: Any) -> httpx.Response:
+        """A POST to the owner, any status. Raises Unavailable where it does not answer."""
         try:
             return await self._client.post(self._owner + path, **what)
         except (httpx.HTTPError, OSError) as error:
@@ -200,20 +263,20 @@ def _reason(answer: httpx.Response) -> str:
 
 
 def parcels(watermark: int, before: int, results: Sequence[tuple[Layout, Scrape]], events: Sequence[Event],
-            most_samples: int = 500_000) -> list[Parcel]:
-    """One slot as parcels of bounded size; only the last carries the slot as its watermark, the others `before`."""
+            committed: Callable[[], None] | None = None, keep: bool = False, most_samples: int = 500_000) -> list[Parcel]:
+    """What is to be handed over as parcels of bounded size; only the last carries the watermark, the others `before`."""
     out: list[Parcel] = []
     layouts: dict[str, Layout] = {}
     scrapes: list[Scrape] = []
     size = 0
     for layout, scrape in results:
         if scrapes and size + len(scrape.values) > most_samples:
-            out.append(Parcel(before, tuple(layouts.values()), tuple(scrapes)))
+            out.append(Parcel(before, tuple(layouts.values()), tuple(scrapes), keep=keep))
             layouts, scrapes, size = {}, [], 0
         layouts[layout.id] = layout
         scrapes.append(scrape)
         size += len(scrape.values)
-    out.append(Parcel(watermark, tuple(layouts.values()), tuple(scrapes), tuple(events)))
+    out.append(Parcel(watermark, tuple(layouts.values()), tuple(scrapes), tuple(events), committed, keep))
     return out
 
 

@@ -35,24 +35,26 @@ class AnswerReader:
         self.done = self.reusable = self.began = False
         self.headers: Mapping[str, str] = {}
         self._limit = limit
-        self._body = bytearray()
+        self._pieces: list[bytes] = []  # of the body
+        self._size = 0
         self._unpack: Gunzip | None = None
         self._head = bytearray()  # of a head, a size line or trailers: what has come of it
         self._head_bytes = 0  # of all heads and trailers
         self._left = 0  # of the body or chunk
         self._to_close = False
-        self._state: Callable[[bytes], bytes] = self._read_head
+        # A function, no bound method: an answer that holds itself would hold its body until cycles are looked for.
+        self._state: Callable[[AnswerReader, bytes], bytes] = AnswerReader._read_head
 
     @property
     def body(self) -> bytes:
         """The body, decompressed."""
-        return bytes(self._body)
+        return b"".join(self._pieces)
 
     def feed(self, data: bytes) -> bool:
         """Takes the next bytes; True once the answer is whole. Bytes behind it make the connection useless."""
         self.began = self.began or bool(data)
         while data and not self.done:
-            data = self._state(data)
+            data = self._state(self, data)
         if data:
             self.reusable = False
         return self.done
@@ -69,13 +71,18 @@ class AnswerReader:
     # --- the head -----------------------------------------------------------------------------------------------------
     def _read_head(self, data: bytes) -> bytes:
         start = max(0, len(self._head) - 3)
-        self._head += data
-        found = _HEAD_END.search(self._head, start)
+        whole: bytes | bytearray = data
+        if self._head:  # the head came in pieces; else most of the body stands in `data` too, and is not copied here
+            self._head += data
+            whole = self._head
+        found = _HEAD_END.search(whole, start)
         if found is None or self._head_bytes + found.end() > MOST_HEAD_BYTES:
-            self._bound(len(self._head))
+            self._bound(len(whole))
+            if whole is data:
+                self._head += data
             return b""
-        text = self._head[:found.start()].decode("latin-1")
-        rest = bytes(self._head[found.end():])
+        text = whole[:found.start()].decode("latin-1")
+        rest = bytes(whole[found.end():])
         self._head_bytes += found.end()
         self._head.clear()
         self._begin(text.replace("\r\n", "\n").split("\n"))
@@ -112,26 +119,27 @@ class AnswerReader:
             if coding.lower() != "chunked":
                 raise SourceError("bad_encoding", f"transfer encoding {quote(coding)}")
             self.reusable = self.reusable and length is None  # two lengths: whoever wrote that is not to be trusted
-            self._state = self._read_chunk_size
+            self._state = AnswerReader._read_chunk_size
         elif length is not None:
             if _LENGTH.fullmatch(length) is None:
                 raise SourceError("truncated", f"not a content length: {quote(length)}")
             self._left = int(length)
             if self._unpack is None and self._left > self._limit:
                 raise SourceError("body_too_large", f"{length} bytes are announced, {self._limit} are allowed")
-            self._state = self._read_counted
+            self._state = AnswerReader._read_counted
             if not self._left:
                 self._finish()
         else:
             self.reusable, self._to_close = False, True
-            self._state = self._read_to_close
+            self._state = AnswerReader._read_to_close
 
     # --- the body -----------------------------------------------------------------------------------------------------
     def _take(self, data: bytes) -> None:
         piece = self._unpack.feed(data) if self._unpack is not None else data
-        if len(self._body) + len(piece) > self._limit:
+        self._size += len(piece)
+        if self._size > self._limit:
             raise SourceError("body_too_large", f"more than {self._limit} bytes")
-        self._body += piece
+        self._pieces.append(piece)
 
     def _finish(self) -> None:
         if self._unpack is not None:
@@ -171,7 +179,7 @@ class AnswerReader:
         if size is None:
             raise SourceError("truncated", f"not the size of a chunk: {quote(line)}")
         self._left = int(size[1], 16)
-        self._state = self._read_chunk if self._left else self._read_trailer
+        self._state = AnswerReader._read_chunk if self._left else AnswerReader._read_trailer
         return rest
 
     def _read_chunk(self, data: bytes) -> bytes:
@@ -179,7 +187,7 @@ class AnswerReader:
         self._left -= len(piece)
         self._take(piece)
         if not self._left:
-            self._state = self._read_chunk_end
+            self._state = AnswerReader._read_chunk_end
         return data[len(piece):]
 
     def _read_chunk_end(self, data: bytes) -> bytes:
@@ -189,7 +197,7 @@ class AnswerReader:
         line, rest = found
         if line not in (b"", b"\r"):
             raise SourceError("truncated", f"a chunk is longer than its size: {quote(line)}")
-        self._state = self._read_chunk_size
+        self._state = AnswerReader._read_chunk_size
         return rest
 
     def _read_trailer(self, data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -19,6 +19,7 @@ from core.errors import quote as quoted
 
 BUFFER_BYTES = 256 * 1024  # as much as one look at a socket takes; one such buffer for all connections
 IDLE_OF_A_SERVER, IDLE_IN_ALL = 64, 512  # kept connections: of one address, and together (below the usual 1024 files)
+Addresses = Callable[[str], Awaitable[tuple[str, ...]]]
 _PATH_SAFE = "!#$%&'()*+,/:;=?@[]~"
 
 
@@ -130,9 +131,14 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class HttpReader:
-    """Kept connections to any number of servers, for one event loop. Close it with `aclose`."""
+    """Kept connections to any number of servers, for one event loop. Close it with `aclose`.
 
-    def __init__(self) -> None:
+    addresses: gives the addresses of a name (see `collectors.disposable.Resolver`); without it the loop's own threads look
+    names up, and a look-up that hangs keeps its thread.
+    """
+
+    def __init__(self, addresses: Addresses | None = None) -> None:
+        self._addresses = addresses
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._all: set[_Connection] = set()
         self._idle: OrderedDict[_Connection, tuple[str, int]] = OrderedDict()  # the longest unused first
@@ -172,11 +178,16 @@ class HttpReader:
         return answer
 
     async def _connect(self, server: tuple[str, int]) -> _Connection:
-        try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self._buffer, self._forget), *server)
-        except (OSError, UnicodeError) as error:
-            raise SourceError("connect_failed", str(error) or type(error).__name__) from None
+        host, port = server
+        hosts = (host,) if self._addresses is None else await self._addresses(host)
+        for i, one in enumerate(hosts):
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(self._buffer, self._forget), one, port)
+                break
+            except (OSError, UnicodeError) as error:
+                if i == len(hosts) - 1:
+                    raise SourceError("connect_failed", str(error) or type(error).__name__) from None
         if connection.usable:  # else it is lost again already
             self._all.add(connection)
         return connection

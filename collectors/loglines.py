@@ -10,6 +10,7 @@ leading `node:` may have without looking like a host's name). `log.labels["job"]
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -155,6 +156,7 @@ _K_DATE = re.compile(rf"\[(?:\w{{3}} )?(?P<mo>{MONTH_NAMES}) +(?P<d>\d+) (?:(?P<
 _K_SYSLOG = re.compile(rf"(?P<mo>{MONTH_NAMES}) +(?P<d>\d{{1,2}}) (?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d+))? +")
 _K_KMSG = re.compile(r"\d+,\d+,(\d+),[^;]*;")
 _K_HOST = re.compile(r"(?:([\w][\w.-]*) +)?kernel(?:\[\d+\])?: *")
+_KMSG_MORE = re.compile(r"[ \t]+[A-Z_]+=\S.*")  # /dev/kmsg tells on lines of their own what device a record is about
 
 
 def _kernel_time(text: str) -> tuple[Mark | None, int] | None:
@@ -176,10 +178,36 @@ def _kernel_time(text: str) -> tuple[Mark | None, int] | None:
     return (None if at is None else Mark("at", at)), match.end()
 
 
+def _journal_entry(text: str) -> KernelHead | None:
+    """The head of a line of `journalctl -o json`; None for what is none. What is not the kernel's has no text."""
+    try:
+        entry = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict) or "MESSAGE" not in entry:
+        return None
+    message = entry["MESSAGE"]
+    if isinstance(message, list):  # bytes that are no UTF-8
+        message = bytes(b for b in message if isinstance(b, int) and 0 <= b < 256).decode(errors="replace")
+    kernel = entry.get("_TRANSPORT", entry.get("SYSLOG_IDENTIFIER", "kernel")) == "kernel"
+    at = str(entry.get("__REALTIME_TIMESTAMP", ""))
+    mark = Mark("at", int(at) // 1000) if at.isascii() and at.isdigit() and len(at) <= 18 else None
+    host = entry.get("_HOSTNAME")
+    return KernelHead(mark, host if isinstance(host, str) and host else None, plain(str(message)).strip() if kernel else "")
+
+
 @lru_cache(maxsize=16)
 def kernel_head(line: str) -> KernelHead:
-    """Takes priority, time and `host kernel:` off the front of a kernel line, in the orders of dmesg, syslog and journal."""
-    text = plain(line).lstrip()
+    """Takes priority, time and `host kernel:` off the front of a kernel line, in the orders of dmesg, syslog and journal.
+
+    A line of `journalctl -o json` is read as its fields say; lines of /dev/kmsg that go on with a record have no text.
+    """
+    text = plain(line)
+    if text.startswith("{") and (entry := _journal_entry(text)) is not None:
+        return entry
+    if _KMSG_MORE.fullmatch(text):
+        return KernelHead(None, None, "")
+    text = text.lstrip()
     if match := _PRIORITY.match(text):
         text = text[match.end():]
     mark: Mark | None = None

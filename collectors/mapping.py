@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.exposition import is_blank
+from collectors.exposition_values import blank
 from core.derive import COMPANIONS, STALE_NAN
-from core.protocols import MapSeries, SourcePlugin, TargetInfo
+from core.protocols import Join, MapSeries, SourcePlugin, TargetInfo
 from core.signals import SIGNALS
 from core.types import Floats, Layout, Series, SignalRef
 
@@ -24,31 +24,54 @@ from core.types import Floats, Layout, Series, SignalRef
 OWNERSHIP = frozenset({
     "pod", "namespace", "container", "pod_uid", "hpc_job", "exported_pod", "exported_namespace", "exported_container",
     "exported_job", "vgpu",
-})
-# Second choices, used where the first is missing.
-SECOND_CHOICE = frozenset({
-    "DCGM_FI_DEV_POWER_MGMT_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT_WATTS", "DCGM_FI_DEV_POWER_USAGE_INSTANT",
-    "DCGM_FI_DEV_BOARD_POWER_INSTANT_WATTS",
+    # What each MIG instance repeats of its board must not be added up either; what is an instance's own is its own part.
+    "GPU_I_ID", "GPU_I_PROFILE",
 })
 SMALLEST_BLANK = 2147483632.0  # INT32_BLANK of dcgm_structs.h; the exact list is `exposition.is_blank`'s
 MOST_CACHED = 16_384
+_Told = dict[Join, dict[tuple[str, ...], tuple[tuple[str, str], ...]]]  # labels to add, by the labels that both have
 
 
 class Mapper:
     """Gives layouts for the series of a target. Pure: equal series of an equal target give an equal layout."""
 
     def __init__(self, sources: Mapping[str, SourcePlugin]) -> None:
-        self._sources: list[tuple[str, MapSeries]] = [
-            (name, plugin.map_series) for name, plugin in sorted(sources.items()) if plugin.map_series is not None
+        self._sources: list[tuple[str, MapSeries, tuple[str, ...]]] = [
+            (name, plugin.map_series, plugin.prefixes)
+            for name, plugin in sorted(sources.items()) if plugin.map_series is not None
         ]
+        self._joins = tuple(join for _, plugin in sorted(sources.items()) for join in plugin.joins)
+        self._infos = frozenset(join.info for join in self._joins)
+        self._second = frozenset(name for plugin in sources.values() for name in plugin.second_choice)
+        self._asked: dict[str, tuple[list[tuple[str, MapSeries]], list[Join]]] = {}  # by metric name
         self._blankable: dict[str, NDArray[np.int64]] = {}  # layout id → indexes of DCGM series
 
-    def _meaning(self, series: Series, target: TargetInfo) -> tuple[str, SignalRef] | None:
-        for name, map_series in self._sources:
-            ref = map_series(series, target)
+    def _who(self, name: str) -> tuple[list[tuple[str, MapSeries]], list[Join]]:
+        """The sources that may know a metric, and the joins that its series are shown with."""
+        known = self._asked.get(name)
+        if known is None:
+            if len(self._asked) >= MOST_CACHED:
+                self._asked.clear()
+            known = self._asked[name] = (
+                [(source, map_series) for source, map_series, prefixes in self._sources
+                 if not prefixes or name.startswith(prefixes)],
+                [join for join in self._joins if name.startswith(join.metrics) and name != join.info])
+        return known
+
+    def _meaning(self, one: Series, target: TargetInfo, told: _Told) -> tuple[str, SignalRef] | None:
+        sources, joins = self._who(one.name)
+        if joins and told:
+            one = _joined(one, joins, told)
+        for name, map_series in sources:
+            ref = map_series(one, target)
             if ref is not None:
                 return name, ref
         return None
+
+    def knows(self, series: Series, target: TargetInfo) -> bool:
+        """Whether a series means something, or tells labels that others need. Looked at by itself: what has a meaning only
+        together with another series of its page is not known here."""
+        return series.name in self._infos or self._meaning(series, target, {}) is not None
 
     def layout(self, target: TargetInfo, series: Sequence[Series]) -> Layout:
         """The layout of a scrape whose values stand in the order of `series`.
@@ -59,23 +82,25 @@ class Mapper:
         chosen: list[tuple[int, SignalRef]] = []
         votes: Counter[str] = Counter()
         added: set[tuple[str, str, str, tuple[tuple[str, str], ...]]] = set()
-        sensors = _sensor_names(series)
+        told = _told(series, self._joins, self._infos)
+        sets = {id(one.labels): one.labels for one in series}
+        owned = not OWNERSHIP.isdisjoint([key for labels in sets.values() for key, _ in labels])
         for index, one in enumerate(series):
-            found = self._meaning(_named_sensor(one, sensors) if sensors else one, target)
+            found = self._meaning(one, target, told)
             if found is None:
                 continue
             name, ref = found
-            if SIGNALS[ref.signal].combine == "sum":
+            if owned and SIGNALS[ref.signal].combine == "sum" and ref.target.kind != "job":  # a job's pods do add up
                 bare = tuple(pair for pair in one.labels if pair[0] not in OWNERSHIP)
                 key = (ref.signal, ref.target.key, one.name, bare)
                 if key in added:
                     continue
                 added.add(key)
             votes[name] += 1
-            rank = 1 if one.name in SECOND_CHOICE or "_legacy_" in one.name else 0
-            chosen.append((rank, replace(ref, index=index)))
-            chosen += [(rank, replace(ref, index=index, signal=also)) for also in COMPANIONS.get(ref.signal, ())]
-        refs = tuple(ref for _, ref in sorted(chosen, key=lambda pair: pair[0]))
+            rank = 1 if one.name in self._second or "_legacy_" in one.name else 0
+            for signal in (ref.signal, *COMPANIONS.get(ref.signal, ())):
+                chosen.append((rank, SignalRef(index, signal, ref.target, ref.scale, ref.counter)))
+        refs = _preferred(chosen)
         nodes = {ref.target.node for ref in refs}
         jobs = {ref.target.job for ref in refs if ref.target.kind == "rank"}
         rows = tuple(series)
@@ -100,23 +125,40 @@ class Mapper:
         if not len(blankable):
             return values
         suspects = blankable[values[blankable] >= SMALLEST_BLANK]
-        blanks = [i for i in suspects if is_blank(float(values[i]))]
-        if not blanks:
+        blanks = suspects[blank(values[suspects])] if len(suspects) else suspects
+        if not len(blanks):
             return values
         out = values.copy()
         out[blanks] = STALE_NAN
         return out
 
 
-def _sensor_names(series: Sequence[Series]) -> dict[tuple[str, str], str]:
-    """(chip, sensor) → what the board calls it. node_exporter tells it in a series of its own (`temp3` says nothing)."""
-    return {(one.label("chip"), one.label("sensor")): one.label("label")
-            for one in series if one.name == "node_hwmon_sensor_label"}
+def _preferred(chosen: list[tuple[int, SignalRef]]) -> tuple[SignalRef, ...]:
+    """The references, first choices first. Of what is added up, a second choice counts only where there is no first:
+    both say the same, and the sum would hold it twice."""
+    if not any(rank for rank, _ in chosen):
+        return tuple([ref for _, ref in chosen])
+    added = {(ref.signal, ref.target.key) for rank, ref in chosen if not rank and SIGNALS[ref.signal].combine == "sum"}
+    return tuple(ref for rank, ref in sorted(chosen, key=lambda pair: pair[0])
+                 if not rank or (ref.signal, ref.target.key) not in added)
 
 
-def _named_sensor(one: Series, names: Mapping[tuple[str, str], str]) -> Series:
-    """A hwmon temperature with the sensor's name as its label `label`, for the source to look at."""
-    if one.name != "node_hwmon_temp_celsius":
-        return one
-    name = names.get((one.label("chip"), one.label("sensor")))
-    return one if name is None else replace(one, labels=(*one.labels, ("label", name)))
+def _told(series: Sequence[Series], joins: Sequence[Join], infos: frozenset[str]) -> _Told:
+    """What the page tells for each join."""
+    out: _Told = {}
+    for one in series:
+        if one.name in infos:
+            for join in joins:
+                if join.info == one.name:
+                    added = tuple((name, value) for name in join.take if (value := one.label(name)))
+                    out.setdefault(join, {})[tuple(one.label(name) for name in join.on)] = added
+    return out
+
+
+def _joined(one: Series, joins: Sequence[Join], told: _Told) -> Series:
+    """The series with the labels that its page tells in another one, for the source to look at."""
+    for join in joins:
+        added = told.get(join, {}).get(tuple(one.label(name) for name in join.on))
+        if added:
+            return replace(one, labels=(*one.labels, *added))
+    return one

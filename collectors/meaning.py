@@ -1,4 +1,7 @@
-"""What the exporter sources share: a row of their tables, and how a series' own labels name the node."""
+"""What the exporter sources share: a row of their tables, and how a series' own labels name the node.
+
+A source may have a function `described()` that gives its rows for the docs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,15 @@ from dataclasses import dataclass
 
 from core.protocols import TargetInfo
 from core.types import Series, SignalRef, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of `docs/sources.md`. metric: as the exporter spells it, with the labels that decide; part: whose it is."""
+
+    metric: str
+    meaning: Meaning
+    part: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +32,16 @@ class Meaning:
     def ref(self, target: Target) -> SignalRef:
         """The reference for `target`; the mapper fills in the index."""
         return SignalRef(-1, self.signal, target, self.scale, self.counter)
+
+
+def counter(signal: str, scale: float = 1.0) -> Meaning:
+    """A raw value that only grows; the window holds its rate."""
+    return Meaning(signal, scale, True)
+
+
+def gauge(signal: str, scale: float = 1.0) -> Meaning:
+    """A raw value as it is."""
+    return Meaning(signal, scale)
 
 
 def node_of(labels: Mapping[str, str], target: TargetInfo, identity: tuple[str, ...]) -> str | None:

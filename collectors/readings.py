@@ -1,13 +1,14 @@
 """Trainer readings from logs as scrapes, so that one mechanism flows: `greylag_train_*` series of a synthetic target.
 
-Each rank and each set of signals is a target of its own (`log/<job>/<rank>/<shape>`): lines that speak of different
-things do not make each other's series stale.
+Each rank and each set of signals is a target of its own (`log/<job>/<rank>/<shape>`), and its layout is partial: lines that
+speak of different things do not make each other's series stale, and two sets may tell the same series at different times.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class ReadingScrapes:
             target_id = f"log/{rank.job}/{'' if rank.rank is None else rank.rank}/{shape}"
             labels = {"job": rank.job or "", "instance": target_id}
             made = self._mapper.layout(TargetInfo(target_id, labels, rank.node), known) if known else None
-            self._layouts[rank, signals] = made
+            self._layouts[rank, signals] = None if made is None else replace(made, partial=True)
         return self._layouts[rank, signals]
 
     def scrapes(self, readings: Iterable[Reading], otherwise_ms: int) -> list[tuple[Layout, Scrape]]:

@@ -44,10 +44,18 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkersConfig:
-    """How many collector processes there may be. max 0 = as many as the machine has CPUs."""
+    """How many collector processes there may be. max 0 = as many as the machine has CPUs.
+
+    One more is started when one uses more than `cpu_high` of a CPU (or lags, or misses slots) for two looks; one is ended
+    when for `quiet_seconds` the others would have stayed below `cpu_low`. A look is every `look_seconds`, wall time.
+    """
 
     min: int = 1
     max: int = 0
+    cpu_high: float = 0.7
+    cpu_low: float = 0.5
+    quiet_seconds: float = 300.0
+    look_seconds: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +77,13 @@ class TargetBudget:
 @dataclass(frozen=True, slots=True)
 class ProcessBudget:
     """What one Greylag process may cost. cpu_ratio: of one CPU, averaged over a minute; memory_bytes: resident set;
-    disk_free_ratio_min: of the file system of data_dir, below which retention tightens; at half of it raw samples stop."""
+    disk_free_ratio_min: of the file system of data_dir, below which retention tightens; at half of it raw samples stop.
+    spool_bytes: of pushes that the owner has not committed yet; when it is used up, senders are told to come again."""
 
     cpu_ratio: float = 0.9
     memory_bytes: int = 4 * 1024 * 1024 * 1024
     disk_free_ratio_min: float = 0.1
+    spool_bytes: int = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class GreylagConfig:
 
     clock: URL of a fleet whose clock Greylag runs on; absent = the wall clock.
     push_listen: host:port at which collectors take pushes (remote write, OTLP, Loki); absent = none are taken.
+    syslog_listen: host:port at which collectors take syslog (TCP and UDP); absent = none is taken.
     flush_seconds: the longest that a sample waits in its collector before it is handed over.
     """
 
@@ -108,6 +119,7 @@ class GreylagConfig:
     notify: tuple[Any, ...] = ()
     retention: RetentionConfig = RetentionConfig()
     push_listen: str | None = None
+    syslog_listen: str | None = None
     workers: WorkersConfig = WorkersConfig()
     budgets: BudgetsConfig = BudgetsConfig()
     flush_seconds: float = 5.0
@@ -138,6 +150,8 @@ def read_config(path: str | Path) -> GreylagConfig:
     check_listen(file, config.listen)
     if config.push_listen is not None:
         check_listen(file, config.push_listen, "push_listen")
+    if config.syslog_listen is not None:
+        check_listen(file, config.syslog_listen, "syslog_listen")
     _check_bounds(config, file)
     for i, log in enumerate(config.logs):
         key = f"logs[{i}]"
@@ -153,11 +167,17 @@ def _check_bounds(config: GreylagConfig, file: str) -> None:
     require(1 <= workers.min <= 256, file, "workers.min", workers.min, "1 to 256 is allowed")
     require(workers.max == 0 or workers.min <= workers.max <= 256, file, "workers.max", workers.max,
             "0 (as many as CPUs) or workers.min to 256 is allowed")
+    require(0 < workers.cpu_low < workers.cpu_high <= 1, file, "workers.cpu_low", workers.cpu_low,
+            "more than 0 and less than workers.cpu_high is needed, which is at most 1")
+    require(0.2 <= workers.look_seconds <= workers.quiet_seconds, file, "workers.look_seconds", workers.look_seconds,
+            "at least 0.2 and at most workers.quiet_seconds is needed")
     require(0 < process.cpu_ratio <= 64, file, "budgets.process.cpu_ratio", process.cpu_ratio, "more than 0 is needed")
     require(0 <= process.disk_free_ratio_min < 1, file, "budgets.process.disk_free_ratio_min", process.disk_free_ratio_min,
             "0 or more and less than 1 is allowed")
     require(process.memory_bytes >= 64 * 1024 * 1024, file, "budgets.process.memory_bytes", process.memory_bytes,
             "at least 67108864 (64 MiB) is needed")
+    require(process.spool_bytes >= 16 * 1024 * 1024, file, "budgets.process.spool_bytes", process.spool_bytes,
+            "at least 16777216 (16 MiB) is needed")
     for name in ("series", "new_series_per_hour", "body_bytes", "labels", "label_name_bytes", "label_value_bytes"):
         given = getattr(config.budgets.target, name)
         require(given >= 0, file, f"budgets.target.{name}", given, "0 (no limit) or more is allowed")

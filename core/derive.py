@@ -39,6 +39,11 @@ def _link_up(raw: Floats, scaled: Floats) -> Floats:
     return np.where(np.isnan(scaled), np.nan, np.where(scaled >= 1.0, 1.0, 0.0))
 
 
+def _port_up(raw: Floats, scaled: Floats) -> Floats:
+    # SNMP's ifOperStatus is 1 for up and 2 to 7 for the rest; it arrives with scale -1, all others with 1 for up.
+    return np.where(np.isnan(scaled), np.nan, np.where((scaled == -1.0) | (scaled >= 1.0), 1.0, 0.0))
+
+
 def _finite(raw: Floats, scaled: Floats) -> Floats:
     return np.where(np.isfinite(scaled), scaled, np.nan)
 
@@ -54,6 +59,8 @@ def _positive(raw: Floats, scaled: Floats) -> Floats:
 
 _RULES: dict[str, Callable[[Floats, Floats], Floats]] = {
     "nic.link_up": _link_up,
+    "link.up": _port_up,
+    "link.rate_bytes_per_second": _positive,
     "nic.rate_bytes_per_second": _positive,
     "gpu.memory_temperature_celsius": _positive,
     "gpu.slowdown_temperature_celsius": _positive,

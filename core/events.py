@@ -24,5 +24,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "config_change": ("what", "old", "new"),
     "drain": ("by", "reason"),
     "undrain": ("by", "reason"),
+    # What a worker leaves out to stay within its budgets. level 0 and no targets: nothing any more.
+    "collector_shed": ("level", "reason", "targets", "shed"),
     "action": ("action_id", "action", "state", "reason"),
 }

@@ -68,14 +68,32 @@ class LogReading:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Labels that an exporter tells in a series of its own. metrics: how the names of the metrics that take them start;
+    info: the metric whose labels are taken; on: labels that both have; take: the labels that are added."""
+
+    metrics: str
+    info: str
+    on: tuple[str, ...]
+    take: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePlugin:
-    """An exporter (`map_series`) or a log (`parse_line`). identity: labels that name the node, first wins."""
+    """An exporter (`map_series`) or a log (`parse_line`). identity: labels that name the node, first wins.
+
+    prefixes: how the names of its metrics start; it is asked about no other. Empty: it is asked about all.
+    joins: labels that its series are shown with. second_choice: metrics that count only where no other says the same.
+    """
 
     name: str
     map_series: MapSeries | None = None
     parse_line: ParseLine | None = None
     log_kind: str | None = None  # kernel | trainer
     identity: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    joins: tuple[Join, ...] = ()
+    second_choice: frozenset[str] = frozenset()
 
 
 class FrameSource(Protocol):

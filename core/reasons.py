@@ -39,6 +39,63 @@ TOLERATED: dict[str, str] = {
     "name_without_suffix": "an OpenMetrics sample lacks the suffix of its type",
     "other": "another breach that Prometheus lets pass",
 }
+SCALE_REASONS: dict[str, str] = {
+    # why the scaler wants more, fewer or as many collector workers
+    "cpu_high": "a worker used more of a CPU than workers.cpu_high for two looks",
+    "lag_high": "a worker that has work to do was behind its schedule for two looks",
+    "missed_slots": "a worker that has work to do missed due readings for two looks",
+    "below_min": "workers.min is more",
+    "above_max": "workers.max, or the number of targets, is less",
+    "quiet": "for the quiet time one worker less would have stayed below workers.cpu_low",
+    "steady": "load fits the workers",
+    "watching": "load is high or low, not for long enough yet",
+    "settling": "the last change is not through yet",
+    "at_max": "load is high, and workers.max, or the number of targets, is reached",
+    "no_memory": "load is high, and the machine has no memory left for one more worker",
+    "owner_behind": "workers are behind while they have little to do: more of them would not help",
+    "paced_clock": "on the clock of a fleet the number of workers is fixed",
+}
+SHED_REASONS: dict[str, str] = {
+    # why a collector, or the owner, leaves something out to stay within its budgets
+    "shed_labels": "a series has more or longer labels than budgets.target allows",
+    "shed_series_budget": "the target has more series than budgets.target.series",
+    "shed_churn_budget": "the target brought more new series within an hour than budgets.target.new_series_per_hour",
+    "shed_target_cpu": "reading the target alone costs too much of a CPU: it is read less often",
+    "shed_cpu": "the worker uses more of a CPU than budgets.process.cpu_ratio",
+    "shed_memory": "the worker holds more memory than budgets.process.memory_bytes",
+    "shed_memory_restart": "shedding did not bring the memory back: the worker starts anew",
+    "shed_lag": "the worker's slots begin too late: there is no CPU to be had",
+    "hung": "a path or a name look-up did not answer in time; it is tried again later",
+    "helper_lost": "the helper that read a path or looked up a name ended without an answer",
+    "helpers_used_up": "too many helpers hang on paths that do not answer: nothing else is tried until one comes back",
+    "disk_low": "the disk is nearly full: retention is shorter than configured",
+    "disk_full": "the disk is nearly full: raw samples are not stored, findings and events go on",
+    "disk_recovered": "the disk has room again",
+}
+PUSH_REASONS: dict[str, str] = {
+    # why a push, or a part of one, was not taken
+    "bad_protobuf": "the body is no protobuf message of the kind that belongs to the path",
+    "bad_json": "the body is no JSON of the form that belongs to the path",
+    "bad_encoding": "the content encoding is not taken, or the body does not follow it",
+    "bad_content_type": "the content type is not taken at this path",
+    "bad_labels": "labels are wrong: no metric name, a name twice, a name that is none",
+    "too_many_labels": "a series has more labels than budgets.target.labels",
+    "label_too_long": "a label's name or value is longer than the budget of the target",
+    "too_many_series": "the target has more series than budgets.target.series",
+    "body_too_large": "the request is larger than what is taken at once",
+    "out_of_order": "a sample is older than its series' newest by more than the window for late ones",
+    "far_future": "a sample's time lies too far in the future",
+    "delta_temporality": "OTLP points with delta temporality: cumulative ones are needed",
+    "not_representable": "OTLP exponential histograms, for which there is no classic series",
+    "native_histogram": "native histograms of remote write, which are not taken",
+    "repeated": "a series and time came twice while its reading was put together; the first one counts",
+    "spool_full": "the spool's budget is used up; the sender is told to come again",
+    "spool_failed": "the disk did not take the spool's record; the sender is told to come again",
+    "owner_away": "the owner has committed nothing for too long; the sender is told to come again",
+    "internal_error": "the receiver failed on the request; the sender is told to come again",
+    "too_long": "a syslog message was longer than what is taken, its rest was dropped",
+    "udp_dropped": "a syslog datagram came while the spool could not take it",
+}
 FINDING_ENDS: dict[str, str] = {
     "cleared": "the detector saw the part healthy for its `off` ticks",
     "expired": "nothing was known of the part for too long",

@@ -7,7 +7,7 @@ so a misspelt one fails at its first use, and the docs are generated from the sa
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 # name: (type, help, labels)
 METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -23,7 +23,25 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "greylag_collector_samples_total": ("counter", "samples handed over", ("worker",)),
     "greylag_collector_dropped_total": ("counter", "samples or scrapes not kept, by named reason", ("worker", "reason")),
     "greylag_collector_workers": ("gauge", "live collector workers", ()),
+    "greylag_collector_workers_wanted": ("gauge", "collector workers that the scaler wants", ()),
+    "greylag_collector_targets": ("gauge", "targets that a worker reads", ("worker",)),
+    "greylag_collector_cpu_ratio": ("gauge", "CPU that a worker used, of one CPU", ("worker",)),
+    "greylag_collector_resident_bytes": ("gauge", "resident memory of a worker", ("worker",)),
+    "greylag_collector_shed_level": ("gauge", "how far a worker sheds load to stay within its budget, 0 = not", ("worker",)),
+    "greylag_collector_shed_targets": ("gauge", "targets of a worker that are over their own budgets", ("worker",)),
+    "greylag_target_shed_series": ("gauge", "series of a target that are left out, by named reason", ("target", "reason")),
+    "greylag_helpers_stuck": ("gauge", "helper processes of a worker that hang on a path or a name", ("worker",)),
+    "greylag_disk_free_ratio": ("gauge", "free share of the file system of data_dir", ()),
+    "greylag_retention_seconds": ("gauge", "how long raw samples are kept now", ()),
+    "greylag_disk_steps_total": ("counter", "changes of what is stored because of the disk, by named reason", ("reason",)),
+    "greylag_scale_decisions_total": ("counter", "looks of the scaler by direction and named reason", ("direction", "reason")),
     "greylag_scrapes_total": ("counter", "scrapes by result", ("result",)),
+    "greylag_push_requests_total": ("counter", "push requests answered", ("endpoint", "status")),
+    "greylag_push_samples_total": ("counter", "samples and log lines that were acknowledged", ("endpoint",)),
+    "greylag_push_refused_total": ("counter", "samples, lines or requests not taken, by named reason", ("reason",)),
+    "greylag_push_scrapes_total": ("counter", "pushed readings handed over: whole, part, late", ("kind",)),
+    "greylag_push_spool_bytes": ("gauge", "bytes in the spool of pushes", ("worker",)),
+    "greylag_push_fsyncs_total": ("counter", "fsyncs of the spool, each for all requests that waited", ("worker",)),
     "greylag_tolerated_total": ("counter", "breaches of the exposition standards that were let pass", ("breach",)),
     "greylag_tick_seconds": ("gauge", "wall time of the last tick", ()),
     "greylag_tick_timestamp_seconds": ("gauge", "cluster time of the last committed tick", ()),
@@ -71,6 +89,19 @@ class Telemetry:
             for key in [k for k in self._values if k[0] == name]:
                 del self._values[key]
             self._values.update(fresh)
+
+    def merge(self, rows: Iterable[tuple[str, tuple[tuple[str, str], ...], float]]) -> None:
+        """Takes another process' series: counters are added, gauges set. Rows that METRICS does not know are left out."""
+        for name, labels, value in rows:
+            known = METRICS.get(name)
+            if known is not None and set(dict(labels)) == set(known[2]):
+                (self.add if known[0] == "counter" else self.set)(name, value, **dict(labels))
+
+    def drop(self, name: str, **labels: str) -> None:
+        """Takes one series away: a gauge of what is gone."""
+        key = self._key(name, labels)
+        with self._lock:
+            self._values.pop(key, None)
 
     def get(self, name: str, **labels: str) -> float:
         """The value, 0 where never touched."""

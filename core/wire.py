@@ -26,20 +26,44 @@ def target_in(row: list[Any]) -> Target:
 
 
 def layout_out(one: Layout) -> dict[str, Any]:
-    """A layout as JSON types."""
+    """A layout as JSON types: names, types, label sets, signals and parts once each, rows as numbers that point to them.
+
+    A page repeats few label sets and parts in thousands of rows: so a row costs some 10 bytes and no text.
+    """
+    names: dict[str, int] = {}
+    types: dict[str, int] = {}
+    sets: dict[tuple[tuple[str, str], ...], int] = {}
+    signals: dict[str, int] = {}
+    parts: dict[Target, int] = {}
     return {
         "id": one.id, "target_id": one.target_id, "node": one.node, "job": one.job, "source": one.source,
         "partial": one.partial,
-        "series": [[s.name, s.labels, s.type] for s in one.series],
-        "signals": [[r.index, r.signal, _target_out(r.target), r.scale, r.counter] for r in one.signals],
+        "name": [names.setdefault(s.name, len(names)) for s in one.series],
+        "type": [types.setdefault(s.type, len(types)) for s in one.series],
+        "set": [sets.setdefault(s.labels, len(sets)) for s in one.series],
+        "index": [r.index for r in one.signals],
+        "signal": [signals.setdefault(r.signal, len(signals)) for r in one.signals],
+        "part": [parts.setdefault(r.target, len(parts)) for r in one.signals],
+        "scale": [r.scale for r in one.signals],
+        "counter": [i for i, r in enumerate(one.signals) if r.counter],
+        "names": list(names), "types": list(types), "sets": list(sets), "signals": list(signals),
+        "parts": [_target_out(t) for t in parts],
     }
 
 
 def layout_in(row: dict[str, Any]) -> Layout:
-    """A layout from its JSON types."""
-    series = tuple(Series(n, tuple((k, v) for k, v in labels), t) for n, labels, t in row["series"])
-    signals = tuple(SignalRef(i, s, target_in(t), scale, counter) for i, s, t, scale, counter in row["signals"])
-    return Layout(row["id"], row["target_id"], series, signals, row["node"], row["job"], row["source"],
+    """A layout from its JSON types. Raises KeyError, IndexError, TypeError or ValueError where they are damaged."""
+    names, types, signals = row["names"], row["types"], row["signals"]
+    sets = [tuple([(key, value) for key, value in one]) for one in row["sets"]]
+    parts = [target_in(one) for one in row["parts"]]
+    counters = set(row["counter"])
+    series = tuple([Series(names[n], sets[s], types[t])
+                    for n, s, t in zip(row["name"], row["set"], row["type"], strict=True)])
+    refs = tuple([SignalRef(at, signals[s], parts[p], scale, i in counters) for i, (at, s, p, scale) in
+                  enumerate(zip(row["index"], row["signal"], row["part"], row["scale"], strict=True))])
+    if refs and not 0 <= min(row["index"]) <= max(row["index"]) < len(series):
+        raise ValueError("a signal of a series that the layout does not have")
+    return Layout(row["id"], row["target_id"], series, refs, row["node"], row["job"], row["source"],
                   bool(row.get("partial", False)))
 
 
@@ -79,7 +103,7 @@ def decode_batch(data: bytes) -> Batch:
         own = tuple((str(name), tuple((str(k), str(v)) for k, v in labels), float(value))
                     for name, labels, value in head.get("telemetry", ()))
         key = (str(head["worker"]), int(head["epoch"]), int(head["seq"]), int(head["watermark"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise SourceError("bad_syntax", f"a batch whose header does not parse ({error})") from None
     if len(data) - cut - 1 != 8 * sum(row[3] for row in rows):
         raise SourceError("truncated", "a batch whose values do not match its header")

@@ -235,6 +235,7 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "findings": ("What detectors hold or held, the newest first.", PAGED),
     "incidents": ("Incidents, the newest first.", PAGED),
     "actions": ("Rows of the action ledger, the newest first.", PAGED),
+    "workers": ("Collector workers with their load and leases, and the scaler's last decisions.", ()),
     "policies": ("The policy, its mode, and whether actions are frozen.", ()),
     "windows": ("A canonical signal by part: the last window, or the stored past where start or end is given.",
                 ("signal", "start", "end", "node", "device", "job")),

@@ -15,12 +15,12 @@ import numpy as np
 from core.events import KINDS as EVENT_KINDS
 from core.inventory import Inventory
 from core.signals import SIGNALS
-from core.types import Baseline, Batch, Event, Finding, Floats, Layout, Scrape, Target
+from core.types import Baseline, Batch, Event, Finding, Floats, Scrape, Target
 from core.window import BaselineOf, Block, Topology, Window
 from pipeline.baseline import MINUTE_MS, Minutes, summarise
 from pipeline.jobs import Jobs
 from pipeline.ring_events import EventLog, boot_event, placed
-from pipeline.ring_feeds import REMEMBERED, Feed, apply, compile_layout
+from pipeline.ring_feeds import REMEMBERED, Feed, Meanings, apply, compile_layout, mark
 from pipeline.ring_parts import Axes, Parts
 from pipeline.ring_rows import SIGNAL_NAMES, SIGNAL_NUMBER, Plan, Rows, make_plan
 from pipeline.topology import Hardware
@@ -104,15 +104,14 @@ class Ring:
 
     def _take(self, scrape: Scrape) -> str:
         feed = self._feed(scrape.target_id)
-        known = feed.pending.get(scrape.at) or feed.recent.get(scrape.at)
+        known = feed.known(scrape.at)
         if known is not None:
-            same = known.layout_id == scrape.layout_id and known.values.tobytes() == scrape.values.tobytes()
-            return "duplicate" if same else "conflict"
+            return "duplicate" if known == mark(scrape) else "conflict"
         if self._judged is not None and scrape.at <= self._judged:
             return "late"
         if scrape.error is None:
             layout = feed.layouts.get(scrape.layout_id)
-            if layout is None or len(layout.series) != len(scrape.values):
+            if layout is None or layout.size != len(scrape.values):
                 return "unmapped"
         feed.pending[scrape.at] = scrape
         return "samples"
@@ -165,7 +164,7 @@ class Ring:
         """Takes the target's scrapes up to the tick, in time order."""
         for at in sorted(at for at in feed.pending if at <= tick):
             scrape = feed.pending.pop(at)
-            feed.recent[at] = scrape
+            feed.recent[at] = mark(scrape)
             layout = feed.layouts.get(scrape.layout_id)
             feed.failed = scrape.error is not None or layout is None
             self._failed[feed.number] = feed.failed
@@ -175,14 +174,14 @@ class Ring:
         while len(feed.recent) > REMEMBERED:
             del feed.recent[next(iter(feed.recent))]
 
-    def _apply(self, feed: Feed, scrape: Scrape, layout: Layout) -> None:
+    def _apply(self, feed: Feed, scrape: Scrape, layout: Meanings) -> None:
         feed.interval = feed.learn(layout.id, scrape.at)
         shape = feed.compiled.get(layout.id)
         if shape is None:
             shape = feed.compiled[layout.id] = compile_layout(feed, layout, self._rows, self._parts)
         elif feed.current != layout.id or feed.failed or scrape.at - feed.last_good > 3 * feed.interval:
-            for ref in layout.signals:  # back after a pause: its parts stand here again (a rank that moved back)
-                self._parts.resolve(ref.target)
+            for target in layout.parts:  # back after a pause: its parts stand here again (a rank that moved back)
+                self._parts.resolve(target)
         feed.last_good = float(scrape.at)
         if len(shape.rows) and apply(feed, scrape, shape, self._rows):
             node = Target("node", layout.node)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from core.derive import DERIVED, derive
 from core.signals import SIGNALS
-from core.types import Floats, Layout, Scrape
+from core.types import Floats, Layout, Scrape, Target
 from pipeline.ring_parts import Parts
 from pipeline.ring_rows import GAP_INTERVALS, SIGNAL_NUMBER, UNKNOWN_INTERVAL_MS, Rows
 
 Numbers = NDArray[np.int64]
+Key = tuple[int, int, int]  # a number for name and labels of a series, signal, part
 RHYTHM_SAMPLES = 16   # spacings that the median interval is learned from
 SHORTEST_INTERVAL_MS = 1000.0
 REMEMBERED = 8        # consumed scrapes against which repeats are told from late ones
@@ -24,12 +25,57 @@ RESTART_SHARE = 0.5   # counters of a target that fall at once when its exporter
 RESTART_COUNTERS = 3
 
 
+def mark(scrape: Scrape) -> int:
+    """A number that tells a repeat of a scrape from another reading of the same time, in place of its values."""
+    return hash((scrape.layout_id, scrape.values.tobytes()))
+
+
+@dataclass(slots=True)
+class Meanings:
+    """What the ring keeps of a layout: its signals as arrays, so that a fleet's millions of series need no objects here.
+
+    position: of each signal among the layout's references; key: a number for name and labels of its series; part: an
+    index into `parts`. References to what core.signals does not name are left out, and so are those whose part is of
+    another kind than the signal.
+    """
+
+    id: str
+    size: int
+    node: str | None
+    partial: bool
+    position: Numbers
+    index: Numbers
+    key: Numbers
+    signal: Numbers
+    scale: Floats
+    counter: NDArray[np.bool_]
+    part: Numbers
+    parts: tuple[Target, ...]
+
+    @staticmethod
+    def of(layout: Layout) -> Meanings:
+        """The layout's meanings."""
+        parts: dict[Target, int] = {}
+        rows = []
+        for i, ref in enumerate(layout.signals):
+            number = SIGNAL_NUMBER.get(ref.signal)
+            if number is not None and SIGNALS[ref.signal].kind == ref.target.kind and 0 <= ref.index < len(layout.series):
+                series = layout.series[ref.index]
+                rows.append((i, ref.index, hash((series.name, series.labels)), number,
+                             parts.setdefault(ref.target, len(parts))))
+        position, index, key, signal, part = np.array(rows, np.int64).reshape(-1, 5).T.copy()
+        kept = [layout.signals[i] for i in position.tolist()]
+        return Meanings(layout.id, len(layout.series), layout.node, layout.partial, position, index, key, signal,
+                        np.array([ref.scale for ref in kept], np.float64),
+                        np.array([ref.counter for ref in kept], np.bool_), part, tuple(parts))
+
+
 @dataclass(slots=True)
 class Compiled:
     """A layout ready for use. index: positions in a scrape's values; scale and rows alike; ruled: (signal, positions)
     of values with a rule of their own; counters: positions of counters; full: it holds all rows of its feed."""
 
-    layout: Layout
+    layout: Meanings
     index: Numbers
     scale: Floats
     rows: Numbers
@@ -42,16 +88,16 @@ class Compiled:
 
 @dataclass(slots=True)
 class Feed:
-    """A target. heard: the tick at which anything last came of it. rows: by (series name, labels, signal, part). rhythm: spacings by layout, ms. pending: by time."""
+    """A target. heard: the tick at which anything last came of it. rows: by (series, signal, part). rhythm: spacings by layout, ms. pending: by time. recent: marks of judged scrapes by time."""
 
     target_id: str
     number: int
-    layouts: dict[str, Layout] = field(default_factory=dict)
+    layouts: dict[str, Meanings] = field(default_factory=dict)
     compiled: dict[str, Compiled] = field(default_factory=dict)
-    rows: dict[tuple[object, ...], int] = field(default_factory=dict)
+    rows: dict[Key, int] = field(default_factory=dict)
     rhythm: dict[str, tuple[float, deque[float]]] = field(default_factory=dict)
     pending: dict[int, Scrape] = field(default_factory=dict)
-    recent: dict[int, Scrape] = field(default_factory=dict)
+    recent: dict[int, int] = field(default_factory=dict)
     current: str = ""
     last_at: float = -np.inf
     last_good: float = -np.inf
@@ -66,16 +112,21 @@ class Feed:
             self.every = np.fromiter(self.rows.values(), np.int64, len(self.rows))
         return self.every
 
-    def drop_rows(self, keys: Iterable[tuple[object, ...]]) -> Numbers:
+    def drop_rows(self, keys: Iterable[Key]) -> Numbers:
         """Takes rows off the target; gives their numbers."""
         numbers = np.array([self.rows.pop(key) for key in keys], np.int64)
         self.every = None
         return numbers
 
+    def known(self, at: int) -> int | None:
+        """The mark of the scrape of this time, None where there was none lately."""
+        waiting = self.pending.get(at)
+        return self.recent.get(at) if waiting is None else mark(waiting)
+
     def add_layout(self, layout: Layout) -> None:
         """Remembers a layout; the oldest go when there are too many."""
         self.layouts.pop(layout.id, None)
-        self.layouts[layout.id] = layout
+        self.layouts[layout.id] = Meanings.of(layout)
         while len(self.layouts) > MOST_LAYOUTS:
             oldest = next(iter(self.layouts))
             if oldest == self.current:
@@ -110,42 +161,32 @@ class Feed:
         self.rhythm.pop(layout_id, None)
 
 
-def compile_layout(feed: Feed, layout: Layout, rows: Rows, parts: Parts) -> Compiled:
-    """Resolves the parts and rows of a layout. References to what core.signals does not name are left out, and so are
-    those whose part is of another kind than the signal."""
-    refs = [(i, r) for i, r in enumerate(layout.signals)
-            if r.signal in SIGNAL_NUMBER and SIGNALS[r.signal].kind == r.target.kind
-            and 0 <= r.index < len(layout.series)]
-    keys: list[tuple[object, ...]] = []
-    new: dict[tuple[object, ...], tuple[int, int, bool, int]] = {}
-    for position, ref in refs:
-        series = layout.series[ref.index]
-        part = parts.resolve(ref.target)
-        key: tuple[object, ...] = (series.name, series.labels, ref.signal, part)
-        keys.append(key)
-        if key not in feed.rows and key not in new:
-            new[key] = (part, SIGNAL_NUMBER[ref.signal], ref.counter, position)
-    columns = list(zip(*new.values(), strict=True)) or [(), (), (), ()]
-    numbers = rows.add(np.array(columns[0], np.int64), np.array(columns[1], np.int64), np.array(columns[2], np.bool_),
-                       feed.number, np.array(columns[3], np.int64))
-    feed.rows.update(zip(new, numbers.tolist(), strict=True))
+def compile_layout(feed: Feed, layout: Meanings, rows: Rows, parts: Parts) -> Compiled:
+    """Resolves the parts and rows of a layout."""
+    numbers_of = np.array([parts.resolve(target) for target in layout.parts], np.int64)
+    part = numbers_of[layout.part] if len(numbers_of) else layout.part
+    keys = list(zip(layout.key.tolist(), layout.signal.tolist(), part.tolist(), strict=True))
+    new: dict[Key, int] = {}
+    for i, key in enumerate(keys):
+        if key not in feed.rows:
+            new.setdefault(key, i)
+    at = np.fromiter(new.values(), np.int64, len(new))
+    added = rows.add(part[at], layout.signal[at], layout.counter[at], feed.number, layout.position[at])
+    feed.rows.update(zip(new, added.tolist(), strict=True))
     # the same series twice in one page: the first counts, a later one would write over it
     kept: dict[int, int] = {}
     for i, key in enumerate(keys):
         kept.setdefault(feed.rows[key], i)
     chosen = np.fromiter(kept, np.int64, len(kept))
-    taken = [refs[i][1] for i in kept.values()]
-    ruled = tuple((name, np.array([i for i, r in enumerate(taken) if r.signal == name], np.int64))
-                  for name in sorted({r.signal for r in taken} & DERIVED))
+    taken = np.fromiter(kept.values(), np.int64, len(kept))
+    signals = layout.signal[taken]
+    ruled = tuple((name, np.flatnonzero(signals == SIGNAL_NUMBER[name]))
+                  for name in sorted(DERIVED) if (signals == SIGNAL_NUMBER[name]).any())
     whole = len(chosen) > 0 and bool((np.diff(chosen) == 1).all())
     return Compiled(
-        layout,
-        np.array([r.index for r in taken], np.int64),
-        np.array([r.scale for r in taken], np.float64),
-        chosen,
+        layout, layout.index[taken], layout.scale[taken], chosen,
         slice(int(chosen[0]), int(chosen[-1]) + 1) if whole else chosen,
-        ruled,
-        np.flatnonzero(np.array([r.counter for r in taken], np.bool_)),
+        ruled, np.flatnonzero(layout.counter[taken]),
     )
 
 
@@ -160,7 +201,9 @@ def apply(feed: Feed, scrape: Scrape, shape: Compiled, rows: Rows) -> bool:
         values[positions] = derive(signal, raw[positions], shape.scale[positions])
     finite = np.isfinite(values)
     everything = bool(finite.all())
-    if not everything or len(shape.rows) != len(feed.rows):
+    if shape.layout.partial:  # what it does not tell may be told at another time
+        rows.gone[shape.rows] = True
+    elif not everything or len(shape.rows) != len(feed.rows):
         rows.gone[feed.all_rows()] = True
     where: Numbers | slice = shape.where if everything else shape.rows[finite]
     counted = shape.counters if everything else shape.counters[finite[shape.counters]]

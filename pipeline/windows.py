@@ -19,10 +19,14 @@ SPARE_SHARE = 4  # spare rows: a quarter of a window; memory against how often a
 
 
 class SignalBuffer:
-    """One signal. last_at, first_at (ms), interval (ms): float64[column]."""
+    """One signal. last_at, first_at (ms), interval (ms): float64[column]; filled: rows of before, which are missing.
 
-    def __init__(self, capacity: int, columns: int) -> None:
-        self.rows: Floats = np.full((capacity, columns), np.nan)
+    Rows that are not filled yet are not touched either: the system gives memory to them when their tick comes.
+    """
+
+    def __init__(self, capacity: int, columns: int, filled: int = 0) -> None:
+        self.rows: Floats = np.empty((capacity, columns))
+        self.rows[:filled] = np.nan
         self.last_at: Floats = np.full(columns, -np.inf)
         self.first_at: Floats = np.full(columns, np.nan)
         self.interval: Floats = np.full(columns, np.nan)
@@ -36,7 +40,8 @@ class SignalBuffer:
             fresh[known] = old[former[known]]
             return fresh
 
-        rows = np.full((len(self.rows), len(former)), np.nan)
+        rows = np.empty((len(self.rows), len(former)))
+        rows[:filled] = np.nan
         rows[:filled, known] = self.rows[:filled, former[known]]
         self.rows = rows
         self.last_at = moved(self.last_at, -np.inf)
@@ -78,7 +83,7 @@ class Buffers:
             width = plan.widths[number]
             buffer = self.signals.get(number)
             if buffer is None:
-                buffer = self.signals[number] = SignalBuffer(self._capacity, width)
+                buffer = self.signals[number] = SignalBuffer(self._capacity, width, at)
             cells = slice(offset, offset + width)
             buffer.rows[at] = values[cells]
             buffer.last_at = np.maximum(buffer.last_at, newest[cells])
@@ -90,7 +95,7 @@ class Buffers:
         times = np.zeros(self._capacity, np.int64)
         times[:keep] = self._times[self._filled - keep:self._filled]
         for buffer in self.signals.values():
-            rows = np.full(buffer.rows.shape, np.nan)
+            rows = np.empty(buffer.rows.shape)
             rows[:keep] = buffer.rows[self._filled - keep:self._filled]
             buffer.rows = rows
         self._times, self._filled = times, keep

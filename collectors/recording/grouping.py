@@ -131,7 +131,7 @@ class Grouper:
         return layouts, scrapes
 
     def _layout(self, page: Page) -> Layout:
-        series = [self._table.series[n] for n in page.order]
+        series = [self._named(n) for n in page.order]
         layout = self._mapper.layout(page.info, series)
         for ref in layout.signals:
             if ref.target.kind != "gpu":
@@ -142,6 +142,14 @@ class Grouper:
         if layout.node:
             self.nodes.add(layout.node)
         return layout
+
+    def _named(self, number: int) -> Series:
+        """The series; where only its file says whose it is, the file's stem is its `instance`: files of many nodes hold
+        series of the same name and labels, and a store tells series apart by nothing else."""
+        series, stem = self._table.series[number], self._table.owner[number].stem
+        if not stem:
+            return series
+        return Series(series.name, tuple(sorted((*series.labels, ("instance", stem)))), series.type)
 
     def _plan(self, key: bytes, ids: Ints) -> _Plan:
         seen: dict[int, int] = {}
@@ -220,7 +228,7 @@ class Grouper:
         node = common_node(dict(one.labels) for one in rows)
         if node is not None:
             labels["node"] = node
-        return Instance(key.name(), labels, node or key.host or key.stem or None)
+        return Instance(key.name() or "unnamed", labels, node or key.host or key.stem or None)
 
     def _free(self, name: str) -> str:
         """The name, with a number behind it where another target has it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from core.errors import BadInput
 
 ALLOWED = (
-    "allowed are: *.prom, *.om (also .gz), *.parquet, *.csv, kernel.<node>.log, trainer.<job>.log (also .gz), "
+    "allowed are: *.prom, *.om, *.dump (also .gz), *.parquet, *.csv, kernel.<node>.log, trainer.<job>.log (also .gz), "
     "inventory.yaml, inventory.yml, inventory.json"
 )
 INVENTORIES = ("inventory.yaml", "inventory.yml", "inventory.json")
@@ -20,12 +20,13 @@ MOST_BLOCK_BYTES, LEAST_BLOCK_BYTES = 256 * 1024, 16 * 1024
 ALL_BLOCKS_BYTES = 32 << 20  # all files of a recording are read side by side: their blocks together
 LONGEST_LINE = 1 << 20
 _LOG = re.compile(r"(kernel|trainer)\.(.+)\.log(?:\.gz)?")
-_ENDINGS = ((".prom", "prom"), (".prom.gz", "prom"), (".om", "om"), (".om.gz", "om"), (".parquet", "parquet"), (".csv", "csv"))
+_ENDINGS = ((".prom", "prom"), (".prom.gz", "prom"), (".om", "om"), (".om.gz", "om"),
+            (".dump", "dump"), (".dump.gz", "dump"), (".parquet", "parquet"), (".csv", "csv"))
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """kind: prom, om, parquet, csv, kernel, trainer. subject: a log's node or job, else the file's stem. block_bytes: how
+    """kind: prom, om, dump, parquet, csv, kernel, trainer. subject: a log's node or job, else the file's stem. block_bytes: how
     much of it is read at once."""
 
     path: Path

@@ -16,6 +16,7 @@ from pathlib import Path
 from collectors.loglines import normalise_pci
 from collectors.mapping import Mapper
 from collectors.readings import ReadingScrapes
+from collectors.recording.dump_file import DumpFile
 from collectors.recording.exposition_file import ExpositionFile
 from collectors.recording.frames import WINDOW_MS, Frame, Scan, drained, frames_of, in_order, joined, stage
 from collectors.recording.grouping import Grouper
@@ -35,6 +36,7 @@ EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 SAME_BOOT_MS = 60_000  # exporters round a boot time differently from scrape to scrape
 
 SampleFile = ExpositionFile | TidyFile
+SAMPLE_FILES: dict[str, type[ExpositionFile]] = {"prom": ExpositionFile, "om": ExpositionFile, "dump": DumpFile}
 Unit = tuple[int, int, Frame | Item]  # time, number of the stream, what it holds
 
 
@@ -48,7 +50,8 @@ class Counts:
 
 class Recording:
     """paths: files and directories (DESIGN §5). sources: those with `parse_line`; others are passed over. inventory_path:
-    used in place of an inventory among the paths. BadInput, one sentence, for whatever cannot be read.
+    used in place of an inventory among the paths. dumps: further files, whatever their names. BadInput, one sentence, for
+    whatever cannot be read.
 
     first_at, last_at: ms over all inputs, None where nothing has a time. ignored: files of directories that are no
     part of a recording. tolerated: breaches that were let pass so far, by name.
@@ -61,10 +64,12 @@ class Recording:
         sources: Mapping[str, SourcePlugin],
         sorter_factory: Callable[[], SampleSorter],
         inventory_path: str | Path | None = None,
+        dumps: Sequence[DumpFile] = (),
     ) -> None:
         inputs = find_inputs(paths)
         self.ignored = inputs.ignored
         chosen = Path(inventory_path) if inventory_path is not None else inputs.inventory
+        self.inventory_path = chosen
         self.inventory = Inventory() if chosen is None else read_inventory(chosen)
         self.counts = Counts()
         self._sorter_factory = sorter_factory
@@ -77,7 +82,7 @@ class Recording:
         self._samples: list[tuple[SampleFile, Scan]] = []
         self._logs: list[tuple[LogFile, Scan]] = []
         self._boots: dict[str, list[int]] = {}
-        self._scan(inputs.files, sources)
+        self._scan(inputs.files, dumps, sources)
         self.first_at, self.last_at = self._ends()
         self._units: Iterator[Unit] | None = None
         self._next: Unit | None = None
@@ -93,7 +98,7 @@ class Recording:
 
     # -- the first pass --------------------------------------------------------------------------------------------
 
-    def _scan(self, files: Sequence[InputFile], sources: Mapping[str, SourcePlugin]) -> None:
+    def _scan(self, files: Sequence[InputFile], dumps: Sequence[DumpFile], sources: Mapping[str, SourcePlugin]) -> None:
         nodes = {n.name for n in self.inventory.nodes} | {n for j in self.inventory.jobs for n in j.nodes}
         nodes |= {f.subject for f in files if f.kind == "kernel"}
         logs: list[LogFile] = []
@@ -102,12 +107,9 @@ class Recording:
                 wanted = {n: s for n, s in sources.items() if s.log_kind == file.kind and s.parse_line is not None}
                 logs.append(LogFile(file, wanted, frozenset(nodes)))
                 continue
-            one: SampleFile = ExpositionFile(file) if file.kind in ("prom", "om") else TidyFile(file)
-            found = one.scan(self._table)
-            if found.first is not None and found.last is not None and not EARLIEST_MS <= found.first <= found.last <= LATEST_MS:
-                wrong = found.last if found.last > LATEST_MS else found.first
-                raise BadInput(str(file.path), "timestamp", wrong, "milliseconds of the years 1 to 9999 are needed")
-            self._samples.append((one, found))
+            self._scan_samples(SAMPLE_FILES.get(file.kind, TidyFile)(file))
+        for dump in dumps:
+            self._scan_samples(dump)
         scans = [log.scan() for log in logs]
         self._learn_boots()
         self._logs = list(zip(logs, scans, strict=True))
@@ -119,6 +121,13 @@ class Recording:
         for i, (log, _) in enumerate(self._logs):
             if not log.dated:
                 self._logs[i] = (log, times_of(log.items(log.anchor(*self._dated, self._boots_of(log)))))
+
+    def _scan_samples(self, one: SampleFile) -> None:
+        found = one.scan(self._table)
+        if found.first is not None and found.last is not None and not EARLIEST_MS <= found.first <= found.last <= LATEST_MS:
+            wrong = found.last if found.last > LATEST_MS else found.first
+            raise BadInput(str(one.file.path), "timestamp", wrong, "milliseconds of the years 1 to 9999 are needed")
+        self._samples.append((one, found))
 
     def _learn_boots(self) -> None:
         for _, scan in self._samples:

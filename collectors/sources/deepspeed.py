@@ -1,4 +1,6 @@
-"""DeepSpeed: loss-scale overflows (each a skipped step) and its own step lines.
+"""DeepSpeed: loss-scale overflows (each a skipped step), its own step lines, and checkpoints.
+
+All ranks tell of a checkpoint; the first line of each step counts.
 
 An overflow line belongs to one step; `step N/M T s/it` before it, where a progress display shares the line, is the
 step and the time that it took.
@@ -26,6 +28,8 @@ _OVERFLOW = re.compile(
 _AT_MINIMUM = "Current loss scale already at minimum"
 _SHARED = re.compile(r"\bstep (\d{1,12})/(\d{1,12})\s+([\d.]+)\s?s/it")
 _PIPE = re.compile(r"\bsteps: (\d{1,12}) loss: (\S+) iter time \(s\): ([\d.]+) samples/sec: ([\d.]+)")
+_SAVING = re.compile(r"Saving model checkpoint: \S*global_step(\d{1,12})\b")
+_SAVED = re.compile(r"Checkpoint global_step(\d{1,12}) is ready now")
 _LOGGED = re.compile(r"\bstep=(\d{1,12}), skipped=(\d+), lr=")
 
 
@@ -44,13 +48,34 @@ def _overflow(line: JobLine, match: re.Match[str]) -> LogReading:
                       said.elapsed_seconds)
 
 
+def _checkpoint(line: JobLine) -> LogReading | None:
+    if (match := _SAVED.search(line.text)) is not None:
+        state = "saved"
+    elif (match := _SAVING.search(line.text)) is not None:
+        state = "saving"
+    else:
+        return None
+    step, told = int(match[1]), f"deepspeed/{state}"
+    if line.state.get(told) == step:
+        return line.reading()
+    line.state[told] = step
+    events = [line.event("checkpoint", step=step, state=state)]
+    if state == "saving":
+        return line.reading([*events, *line.phase("checkpoint", step)])
+    if line.state.get("phase") == "checkpoint":
+        events += line.phase("train", step)
+    return line.reading(events, {"rank.last_checkpoint_step": float(step)})
+
+
 def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo) -> LogReading:
     """Overflows and step lines."""
-    if not ("kipping step" in line or "step=" in line or "steps: " in line or _AT_MINIMUM in line):
+    if not ("kipping step" in line or "step=" in line or "steps: " in line or _AT_MINIMUM in line or "global_step" in line):
         return NOTHING
     told = job_line(line, at, state, log)
     if match := _OVERFLOW.search(told.text):
         return _overflow(told, match)
+    if (saved := _checkpoint(told)) is not None:
+        return saved
     if _AT_MINIMUM in told.text:
         return told.reading([told.event("nonfinite", told.part, rank=told.part.rank, what="loss_scale_at_minimum")])
     if match := _PIPE.search(told.text):

@@ -1,7 +1,7 @@
 """Kernel logs: XIDs, GPUs that fell off the bus, links, out-of-memory kills, and errors of NICs, disks and the machine.
 
 Forms that are read: an ISO or `[seconds]` time, optionally `host kernel:`, then the message; dmesg with facility
-prefixes or dates (`-x`, `-T`), classic syslog, journalctl, and raw /dev/kmsg records. Each line is an event at its own
+prefixes or dates (`-x`, `-T`), classic syslog, journalctl (also `-o json`), and raw /dev/kmsg records. Each line is an event at its own
 time, however often it repeats. For XID 144–150 the line's own Fatal or Nonfatal is the field `fatal` (DESIGN §2); what
 an XID means is judged elsewhere. GPUs are named by PCI address here; who knows the inventory names them better.
 """
@@ -29,11 +29,12 @@ _FATALITY = re.compile(r"\b(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _GPU_UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({_ADDRESS}): (GPU-[0-9a-fA-F-]+)")
 _GPU_NAMED = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?({_ADDRESS})")
 _KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process ?(\d+)?[^(]{0,80}\(([^)]{1,64})\)")
-_VIRTUAL = re.compile(r"(?:veth|cali|docker|br-|virbr|cni|flannel|tun|tap|dummy|ifb|lxc|vnet|cilium|lo$|kube)")
+_VIRTUAL = re.compile(r"(?:veth|cali|docker|br-|virbr|cni|flannel|tun|tap|dummy|ifb|lxc|vnet|cilium|lo$|kube|Slot$)")
 _LINK = re.compile(
     rf"(?:(?P<driver>[\w-]+) (?P<pci>{_ADDRESS})(?: (?P<dev>[\w.@/-]+))?|(?P<only>[\w.-]+))"
     r"(?:: Port (?P<port>\d+))?:? ?(?:\(\w+\): )?(?:NIC |IB )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p|DOWN|UP)\b")
-_SLAVE = re.compile(r"\(slave (?P<dev>[\w.-]+)\): link status (?:definitely )?(?P<state>down|up)\b")
+_SLAVE = re.compile(r"(?:\(slave (?P<dev>[\w.-]+)\): )?link status (?:definitely )?(?P<state>down|up)\b"
+                    r"(?: for interface (?P<only>[\w.-]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +53,35 @@ def _rule(pattern: str, subsystem: str, kind: str = "node") -> _Rule:
 _ERRORS = (
     _rule(rf"mlx\d_core (?P<pci>{_ADDRESS})(?: [\w.]+)?:.*(?:health compromised|[Hh]ealth issue|[Ff]atal error|"
           r"synd(?:rome)? 0x|wait_func.*timeout|cmd.*timeout|failed reclaiming pages|Cable error|module .* unplugged|"
-          r"Cable unplugged|Power budget exceeded|High [Tt]emperature)", "mlx5", "nic"),
+          r"Cable unplugged|Power budget exceeded|High [Tt]emperature|insufficient power|fw_fatal|unrecoverable)", "mlx5", "nic"),
     _rule(r"nvme (?P<dev>nvme\d+)(?:n\d+)?: (?:I/O .*timeout|controller is down|Device not ready|Disabling device|Removing after|"
           r"Abort status|failed|.*[Ff]atal)", "nvme", "disk"),
     _rule(r"(?:I/O|critical \w+) error,? (?:on )?dev (?P<dev>\w+)", "block", "disk"),
     _rule(r"Buffer I/O error on dev(?:ice)? (?P<dev>\w+)", "block", "disk"),
-    _rule(r"(?:EXT4-fs error \(device (?P<dev>\w+)\)|XFS \((?P<pci>\w+)\): .*(?:[Cc]orruption|I/O error|[Ss]hutting down))",
-          "filesystem", "disk"),
-    _rule(r"(?:AER: (?:Multiple )?Uncorrect(?:ed|able)|PCIe Bus Error: severity=Uncorrect(?:ed|able))", "pcie"),
+    _rule(r"(?:EXT4-fs error \(device (?P<dev>\w+)\)|XFS \((?P<pci>\w+)\): .*(?:[Cc]orruption|I/O error|"
+          r"[Ss]hutting down|shut down))", "filesystem", "disk"),
+    _rule(r"EXT4-fs \((?P<dev>\w+)\): Remounting filesystem read-only", "filesystem", "disk"),
+    _rule(rf"(?:\w+ )?(?:(?P<pci>{_ADDRESS}): )?(?:AER: (?:Multiple )?Uncorrect(?:ed|able)|"
+          r"PCIe Bus Error: severity=Uncorrect(?:ed|able))", "pcie", "link"),
+    _rule(rf"(?:(?P<pci>{_ADDRESS}): )?pciehp: Slot\([^)]*\): (?:Link Down|Card not present)", "pcie", "link"),
+    _rule(rf"(?P<pci>{_ADDRESS}): [\d.]+ Gb/s available PCIe bandwidth, limited by", "pcie", "link"),
     _rule(r"SXid \(", "nvswitch"),
     _rule(r"NVRM: .*(?:RmInitAdapter failed|failed to initialize|GPU is lost)", "nvidia"),
-    _rule(r"\[Hardware Error\]: (?:Machine check|CPU \d+: Machine Check)", "mce"),
+    _rule(r"\[Hardware Error\]: (?:Machine check(?! events logged)|CPU \d+: Machine Check)", "mce"),
+    _rule(r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled", "cpu_thermal"),
     _rule(r"EDAC \w+: \d+ UE\b", "edac"),
     _rule(r"INFO: task .{1,80} blocked for more than \d+ seconds", "hung_task"),
     _rule(r"(?:soft|hard) lockup|[Kk]ernel panic|kernel BUG at|\bOops:|rcu.* self-detected stall", "kernel"),
     _rule(r"segfault at .* in libnccl", "nccl"),
+    _rule(r"Lustre(?:Error)?: .*?(?P<dev>[\w.]+-(?:OST|MDT)[0-9a-fA-F]{4})(?:-[\w-]+)?: (?:This client was evicted|Connection "
+          r"to .{1,80} was lost)", "lustre", "storage"),
     _rule(r"LustreError:", "lustre"),
     _rule(r"nfs: server .{1,80} not responding", "nfs"),
 )
 # Words of which a line must hold one before it is looked at closely: most kernel lines hold none.
 _HINTS = re.compile(
     r"NVRM|memory: Kill|[Ll]ink|fallen off|health|timeout|error|Error|SXid|EDAC|blocked for|lockup|panic|BUG|Oops|stall|"
-    r"segfault|nfs:|nvme|mlx\d|Linux version|[Ff]atal|[Cc]orruption|shutting")
+    r"segfault|nfs:|nvme|mlx\d|Linux version|[Ff]atal|[Cc]orruption|shut|Lustre|throttled|read-only|pciehp|PCIe|evicted")
 
 
 @dataclass(slots=True)
@@ -180,7 +188,7 @@ def _error(line: _Line) -> Event | None:
             continue
         g = match.groupdict()
         device = g.get("dev") or (normalise_pci(g["pci"]) or g["pci"] if g.get("pci") else None)
-        target = Target(rule.kind, line.node, device) if rule.kind != "node" else None
+        target = Target(rule.kind, line.node, device) if rule.kind != "node" and device else None
         return line.event("kernel_error", target, subsystem=rule.subsystem, message=line.text[:LONGEST_QUOTED])
     return None
 
@@ -200,7 +208,8 @@ def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo
         return NOTHING if own is None else LogReading(at=own)
     when = own if own is not None else at
     node = log.node or log.labels.get("node") or top.host
-    told = _Line(top.text, plain(line).strip(), own, when or 0, node, state)
+    quoted = plain(line).strip()
+    told = _Line(top.text, top.text if quoted.startswith("{") else quoted, own, when or 0, node, state)
     for reader in _READERS:
         event = reader(told)
         if event is not None:

@@ -1,5 +1,8 @@
 """Megatron-LM and Megatron-DeepSpeed: `iteration N/ M | elapsed time per iteration (ms): X | lm loss: … | …`.
 
+The last rank writes the iteration lines, rank 0 the rest: a line without a rank is the last rank's once the log has told
+the world size, so that the node in front of the line is the right one.
+
 Counts of skipped and nan iterations are per log interval and are added up here. A line without a loss has no loss: it
 is absent, not unchanged (Megatron leaves it out when it is not finite).
 """
@@ -7,6 +10,7 @@ is absent, not unchanged (Megatron leaves it out when it is not finite).
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from collectors.loglines import NOTHING, JobLine, Step, job_line, number, step_reading
@@ -17,7 +21,14 @@ _VALIDATION = re.compile(r"validation loss at (?:iteration )?(\d{1,12})|validati
 _SAVING = re.compile(r"saving checkpoint at iteration\s+(\d{1,12})", re.IGNORECASE)
 _SAVED = re.compile(r"successfully saved checkpoint (?:at|from) iteration\s+(\d{1,12})", re.IGNORECASE)
 _LOADED = re.compile(r"successfully loaded checkpoint .*at iteration\s+(\d{1,12})")
-_HINTS = ("iteration", "validation loss", "[after training is done]", "[before the start of training step]", "Evaluating")
+_WORLD = re.compile(r"using world size: (\d{1,7})\b")
+# The checks of a rank's own results: `Rank 3: found NaN in local grad norm …, node: n5`, or `Unexpected result nan on rank 3
+# at iteration #17 … (message='found NaN in local forward loss calculation')`.
+_NONFINITE = re.compile(r"found (?:NaN|Inf\w*) in local (?:forward )?(loss|grad)", re.IGNORECASE)
+_RANK, _AT_ITERATION = re.compile(r"\brank (\d{1,7})\b", re.IGNORECASE), re.compile(r"iteration #?(\d{1,12})")
+_ON_NODE = re.compile(r"\bnode: ([\w.-]+)")
+_HINTS = ("iteration", "validation loss", "[after training is done]", "[before the start of training step]", "Evaluating",
+          "using world size", "in local")
 
 
 def _step(line: JobLine, match: re.Match[str]) -> LogReading:
@@ -40,6 +51,15 @@ def _step(line: JobLine, match: re.Match[str]) -> LogReading:
     ))
 
 
+def _nonfinite(line: JobLine, match: re.Match[str]) -> LogReading:
+    rank, step, node = _RANK.search(line.text), _AT_ITERATION.search(line.text), _ON_NODE.search(line.text)
+    part = line.rank_target(int(rank[1])) if rank else line.part
+    if node is not None:
+        part = replace(part, node=node[1].rstrip("."))
+    what = "grad_norm" if match[1].lower() == "grad" else "loss"
+    return line.reading([line.event("nonfinite", part, rank=part.rank, step=int(step[1]) if step else None, what=what)])
+
+
 def _checkpoint(line: JobLine) -> LogReading | None:
     if match := _SAVED.search(line.text):
         step = int(match[1])
@@ -59,7 +79,13 @@ def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo
         return NOTHING
     told = job_line(line, at, state, log)
     if (match := _ITERATION.search(told.text)) and "global_step" not in told.text:  # else NeMo's iteration of an epoch
-        return _step(told, match)
+        world = state.get("world_size")
+        return _step(replace(told, rank=world - 1) if told.rank is None and world else told, match)
+    if match := _NONFINITE.search(told.text):
+        return _nonfinite(told, match)
+    if (match := _WORLD.search(told.text)) and int(match[1]) > 0:
+        state["world_size"] = int(match[1])
+        return told.reading()
     if (saved := _checkpoint(told)) is not None:
         return saved
     if match := _VALIDATION.search(told.text):

@@ -6,7 +6,9 @@ whole-number `rank` is stored and means nothing: which rank it speaks of cannot 
 
 from __future__ import annotations
 
-from collectors.meaning import Meaning, labels_of, node_of
+from collections.abc import Iterator
+
+from collectors.meaning import Meaning, Row, labels_of, node_of
 from core.protocols import SourcePlugin, TargetInfo
 from core.targets import PHASES
 from core.types import Series, SignalRef, Target
@@ -52,4 +54,11 @@ def map_series(series: Series, target: TargetInfo) -> SignalRef | None:
     return meaning.ref(Target("rank", node, labels.get("gpu"), job=job, rank=int(rank)))
 
 
-PLUGIN = SourcePlugin("trainer", map_series=map_series, identity=IDENTITY)
+def described() -> Iterator[Row]:
+    """The rows for the docs."""
+    part = "rank (`job`, `rank`) on `node`, `gpu`"
+    yield from (Row(PREFIX + name, meaning, part) for name, meaning in TABLE.items())
+    yield from (Row(f'{PHASE_METRIC}{{phase="{phase}"}}', Meaning(f"rank.phase_{phase}"), part) for phase in PHASES)
+
+
+PLUGIN = SourcePlugin("trainer", map_series=map_series, identity=IDENTITY, prefixes=(PREFIX,))

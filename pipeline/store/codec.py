@@ -11,10 +11,14 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from core.types import SignalRef, Target
+
 T = TypeVar("T")
+_PART = ("kind", "node", "device", "id", "job", "rank", "serial")
 
 
 def encode(record: Any) -> str:
@@ -26,6 +30,31 @@ def decode(cls: type[T], text: str) -> T:
     """The record that `encode` wrote. Raises ValueError, KeyError or TypeError on anything else."""
     made: T = _in(cls, json.loads(text))
     return made
+
+
+def pack(refs: Sequence[SignalRef]) -> tuple[str, bytes]:
+    """A layout's signals: (their names, each between spaces, for a filter; all of them, compressed)."""
+    signals: dict[str, int] = {}
+    parts: dict[Target, int] = {}
+    seen: dict[int, int] = {}  # a layout repeats few Target objects: by identity first
+    columns: list[Any] = [[r.index for r in refs], [signals.setdefault(r.signal, len(signals)) for r in refs], [],
+                          [r.scale for r in refs], [i for i, r in enumerate(refs) if r.counter]]
+    for ref in refs:
+        number = seen.get(id(ref.target))
+        if number is None:
+            number = seen[id(ref.target)] = parts.setdefault(ref.target, len(parts))
+        columns[2].append(number)
+    body = json.dumps([*columns, list(signals), [[getattr(t, name) for name in _PART] for t in parts]], separators=(",", ":"))
+    return "".join(f" {name} " for name in signals), zlib.compress(body.encode(), 3)
+
+
+def unpack(packed: bytes) -> tuple[SignalRef, ...]:
+    """The signals that `pack` made."""
+    index, signal, part, scale, counters, signals, parts = json.loads(zlib.decompress(packed))
+    targets = [Target(*row) for row in parts]
+    counted = set(counters)
+    return tuple([SignalRef(at, signals[s], targets[p], float(x), i in counted)
+                  for i, (at, s, p, x) in enumerate(zip(index, signal, part, scale, strict=True))])
 
 
 def _out(value: Any) -> Any:

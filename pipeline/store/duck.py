@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline.store.compaction import Compaction
 from pipeline.store.pages import Pages
 from pipeline.store.records import Records
-from pipeline.store.samples import Samples
 
 
-class DuckStore(Pages, Records, Samples):
+class DuckStore(Pages, Records, Compaction):
     """One DuckDB file with hourly sample tables, and sealed Parquet segments in the folder `segments` beside it.
 
     DuckStore(path, memory_limit="1GB", threads=2, deadline_seconds=10, retention_ms=15 days). path: the file, or the

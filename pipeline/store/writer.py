@@ -221,15 +221,15 @@ class StoreWriter:
     def _seal(self, parts: list[Part]) -> None:
         for part in parts:
             try:
-                segment = self.store.write_part(part)
+                segments = self.store.write_part(part)
             except GreylagError as error:
                 self._not_sealed(part, error)
             else:
-                self._jobs.put(_Job(work=functools.partial(self._finish, part, segment)))
+                self._jobs.put(_Job(work=functools.partial(self._finish, part, segments)))
 
-    def _finish(self, part: Part, segment: Segment | None) -> None:
+    def _finish(self, part: Part, segments: list[Segment]) -> None:
         try:
-            self.store.seal_part(part, segment)
+            self.store.seal_part(part, segments)
         except GreylagError as error:
             self._not_sealed(part, error)
 

@@ -83,3 +83,11 @@ def test_a_report_may_come_before_the_owed_tick_is_judged(mark) -> None:
     one.done(T)
     one.report("a", T + 30_000, 0.0)
     assert one.wait(T + 30_000, 0.0, 0.0) == max(T + 15_000, -(-mark // 15_000) * 15_000)
+
+
+def test_a_worker_that_left_holds_no_tick() -> None:
+    """The others' reports are enough once it is gone."""
+    one = gate(T - 15_000, a=T, b=T - 15_000)
+    assert one.wait(T + 1000, 0.0, 0.0) is None
+    one.leave("b")
+    assert one.wait(T + 1000, 0.0, 0.0) == T

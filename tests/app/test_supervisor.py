@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.workerfiles import RUNNING_FILE, publish_wanted
 from tests import needs
 from tests.live.site import alive, wait_for
 
@@ -114,3 +116,44 @@ def test_a_wrong_configuration_ends_it(family):
     one = family(first="bad")
     assert one.process.wait(20) == 2
     assert len(one.pids("owner")) == 1
+
+
+CREW = """
+import sys
+from pathlib import Path
+from app.supervisor import Child, Supervisor
+from app.workerfiles import publish_running, wanted
+child, folder = sys.argv[1:]
+data = Path(folder)
+run = lambda name: Child(name, [sys.executable, child, name, folder, "stay"])
+sys.exit(Supervisor([run("owner")], run, lambda: wanted(data, 1, 3), lambda pids: publish_running(data, pids)).run())
+"""
+
+
+def test_as_many_workers_as_are_wanted(tmp_path):
+    """Workers come and go with the file of the owner, the highest number first; who runs stands in a file; the owner stays."""
+    (tmp_path / "child.py").write_text(CHILD)
+    (tmp_path / "main.py").write_text(CREW)
+
+    def running() -> list[str]:
+        return sorted(json.loads((tmp_path / RUNNING_FILE).read_text())["workers"])
+
+    process = subprocess.Popen([sys.executable, str(tmp_path / "main.py"), str(tmp_path / "child.py"), str(tmp_path)],
+                               env={"PYTHONPATH": str(needs.ROOT), "PATH": "/usr/bin:/bin"}, stderr=subprocess.DEVNULL)
+    try:
+        seen = []
+        for number in (1, 3, 1):
+            publish_wanted(tmp_path, number)
+            seen.append(wait_for(lambda number=number: len(running()) == number and running(), 30, f"{number} workers"))
+            wait_for(lambda: all((tmp_path / name).exists() for name in running()), 30, "their first words")
+            time.sleep(0.2)
+        assert seen == [["collector-0"], ["collector-0", "collector-1", "collector-2"], ["collector-0"]]
+        assert len((tmp_path / "owner").read_text().split()) == 1
+        wait_for(lambda: (tmp_path / "ended").read_text().split(), 10, "the end of the others")
+        assert "collector-0" not in (tmp_path / "ended").read_text().split()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert (tmp_path / "ended").read_text().split()[-1] == "owner"
+    finally:
+        process.kill()
+        process.wait(5)

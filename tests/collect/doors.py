@@ -57,19 +57,27 @@ async def serve(answer: Answer) -> AsyncIterator[str]:
 
 
 class FakeOwner:
-    """Grants epochs and commits batches; `script` gives status and body for the next answers to batches, in order."""
+    """Grants epochs and commits batches; `script` gives status and body for the next answers to batches, in order.
+
+    leases: the answer to heartbeats; None = it issues none (404). beats: the heartbeats that came.
+    """
 
     def __init__(self, *script: tuple[str, dict[str, object]]) -> None:
         self.script = list(script)
         self.batches: list[Batch] = []
         self.tried: list[tuple[int, int]] = []
         self.epoch = 0
+        self.leases: dict[str, object] | None = None
+        self.beats: list[dict[str, object]] = []
         self.arrived = asyncio.Event()
 
     def __call__(self, path: str, body: bytes) -> bytes:
         if path.endswith("/epoch"):
             self.epoch += 1
             return reply(json.dumps({"epoch": self.epoch}).encode())
+        if path.endswith("/leases"):
+            self.beats.append(json.loads(body))
+            return reply(b"{}", "404 Not Found") if self.leases is None else reply(json.dumps(self.leases).encode())
         batch = decode_batch(body)
         self.tried.append((batch.epoch, batch.seq))
         if self.script:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from collectors.handover import MOST_ITEMS, REMEMBERED_MS, Handover, Parcel, parcels
+from collectors.handover import MOST_ITEMS, REMEMBERED_MS, Handover, Increments, Parcel, parcels
 from core.telemetry import Telemetry
 from core.types import Layout, Scrape, Series
 from tests.collect.doors import FakeOwner, serve
@@ -117,3 +120,69 @@ def test_a_large_slot_travels_in_pieces():
     rows = [(LAYOUTS[n], Scrape(n, n, 30, np.ones(3))) for n in "abc"]
     pieces = parcels(30, 15, rows, [], most_samples=6)
     assert [(p.watermark, p.samples, len(p.layouts)) for p in pieces] == [(15, 6, 2), (30, 3, 1)]
+
+
+def test_counters_travel_as_increments():
+    """Each batch carries what was added since the last one that the owner took; a gauge as it is."""
+    telemetry = Telemetry()
+    increments = Increments(telemetry)
+    telemetry.add("greylag_scrapes_total", 5, result="ok")
+    telemetry.set("greylag_collector_cpu_ratio", 0.5, worker="w")
+    first = increments.take()
+    telemetry.add("greylag_scrapes_total", 2, result="ok")
+    again = increments.take()
+    increments.told()
+    second = increments.take()
+    assert {row[0]: row[2] for row in first} == {"greylag_scrapes_total": 5, "greylag_collector_cpu_ratio": 0.5}
+    assert again == first
+    assert {row[0]: row[2] for row in second} == {"greylag_scrapes_total": 2, "greylag_collector_cpu_ratio": 0.5}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["told", "forget", "again"])), max_size=20))
+def test_increments_add_up(steps):
+    """Whatever is lost or repeated on the way: what was told adds up to the counter."""
+    telemetry, told = Telemetry(), 0.0
+    increments = Increments(telemetry)
+    for amount, what in [*steps, (0, "told"), (0, "told")]:
+        telemetry.add("greylag_scrapes_total", amount, result="ok")
+        carried = sum(value for _, _, value in increments.take())
+        if what == "told":
+            increments.told()
+            told += carried
+        elif what == "forget":
+            increments.forget()
+    assert told == telemetry.get("greylag_scrapes_total", result="ok")
+
+
+def test_a_refused_batch_gives_its_telemetry_to_the_next():
+    """What was counted is not lost with a batch that the owner does not take."""
+    telemetry, owner = Telemetry(), FakeOwner(("400 Bad", {}))
+    telemetry.add("greylag_scrapes_total", 5, result="ok")
+    deliver(owner, parcel(15, "a"), parcel(30, "a"), telemetry=telemetry)
+    rows = {name: value for name, _, value in owner.batches[0].telemetry}
+    assert rows == {"greylag_scrapes_total": 5, "greylag_collector_dropped_total": 1}
+
+
+def test_what_was_pushed_is_never_dropped():
+    """A full queue drops scrapes only; there is no room for more pushes until it has emptied."""
+    telemetry = Telemetry()
+
+    async def act():
+        handover = Handover("http://127.0.0.1:1", "w", telemetry)
+        assert handover.roomy
+        kept = [replace(parcel(i, "a"), keep=True) for i in range(MOST_ITEMS // 2)]
+        for one in [*kept, *(parcel(i, "b") for i in range(MOST_ITEMS))]:
+            handover.put(one)
+        out = (handover.roomy, sum(one in kept for one in handover._queue), handover.backlog)
+        await handover.aclose()
+        return out
+
+    assert asyncio.run(act()) == (False, MOST_ITEMS // 2, MOST_ITEMS)
+
+
+def test_whoever_waits_hears_of_the_commit():
+    """`committed` is called once the owner has the parcel, and not for one that it refuses."""
+    told, owner = [], FakeOwner(("400 Bad", {}))
+    lots = [replace(parcel(i, "a"), committed=lambda i=i: told.append(i)) for i in (15, 30)]
+    deliver(owner, *lots)
+    assert told == [30]

@@ -28,7 +28,7 @@ def scraper(**config):
 
 def read(one, text, at=T0):
     """{(name, labels): value} of a page, with its layout and scrape."""
-    layout, scrape = one.page(Body(text.encode(), "text/plain"), at, 0.0)
+    (layout, scrape), *_ = one.page(Body(text.encode(), "text/plain"), at, 0.0)
     return {(s.name, s.labels): v for s, v in zip(layout.series, scrape.values, strict=True)}, layout, scrape
 
 
@@ -131,7 +131,7 @@ def test_a_failed_scrape_is_a_scrape(answer, reason):
         finally:
             await fetch.aclose()
 
-    layout, scrape = asyncio.run(act())
+    [(layout, scrape)] = asyncio.run(act())
     assert [s.name for s in layout.series] == ["up", "scrape_duration_seconds", "scrape_samples_scraped"]
     assert (scrape.error, scrape.at, scrape.values[0], scrape.values[2]) == (reason, T0, 0.0, 0.0)
     assert np.isfinite(scrape.values).all()

@@ -58,7 +58,7 @@ def write(tmp_path, text):
 
     def make(url):
         file = tmp_path / "greylag.yaml"
-        file.write_text(f"data_dir: {tmp_path}/data\n" + text.replace("URL", url).replace("HOST", url.removeprefix("http://")))
+        file.write_text(f"data_dir: {tmp_path}/data\nclock: {url}\n" + text.replace("URL", url).replace("HOST", url.removeprefix("http://")))
         return file
 
     return make
@@ -119,10 +119,12 @@ logs: [{kind: kernel, url: 'URL/logs/{node}'}]
 
     work(config, owner, 2, doors, telemetry)
     first = owner.batches[0]
-    assert [(s.target_id, s.error) for s in first.scrapes] == [("dcgm/127.0.0.1:1", "connect_failed"), ("dcgm/n1:9400", None)]
+    assert [(s.target_id, s.error) for s in first.scrapes] == [
+        ("dcgm/127.0.0.1:1", "connect_failed"), ("dcgm/n1:9400", None), ("dcgm/n1:9400#gpu", None)]
     assert [e.kind for e in first.events] == ["xid"]
     assert owner.batches[1].events == ()
     assert telemetry.get("greylag_scrapes_total", result="connect_failed") >= 2
+    assert ("greylag_scrapes_total", (("result", "connect_failed"),), 1.0) in first.telemetry
     assert str(len(log)) in (tmp_path / "data/follow-w.json").read_text()
 
 

@@ -47,7 +47,8 @@ class Cluster:
         nics = tuple(Target("nic", n, device.format(i)) for n in names for i in range(8))
         ranks = tuple(Target("rank", g.node, g.device, job=JOB, rank=r) for r, g in enumerate(gpus))
         self.entities = {"gpu": gpus, "nic": nics, "node": tuple(Target("node", n) for n in names),
-                         "rank": ranks if self.trainer else ()}
+                         "rank": ranks if self.trainer else (),
+                         "collector": tuple(Target("collector", device=f"collector-{n}") for n in names)}
         self.names = names
         if self.job is None:
             self.job = JobState(JOB, "train" if self.trainer else "unknown", tuple(names),
@@ -56,6 +57,7 @@ class Cluster:
         self._nics()
         self._ranks()
         self._node()
+        self._collectors()
 
     def rng(self, name: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
@@ -132,6 +134,15 @@ class Cluster:
 
     def _node(self) -> None:
         self._noise("node.storage_bytes_per_second", "node", 2e6, 1e5)
+
+    def _collectors(self) -> None:
+        """Greylag's own workers, each with 300 targets: one reading in a day is missed, each reports every few seconds."""
+        n, t = self.width("collector"), self.ticks
+        for name in ("shed_level", "shed_targets"):
+            self.signals[f"collector.{name}"] = np.zeros((t, n))
+        self.signals["collector.targets"] = np.full((t, n), 300.0)
+        self.signals["collector.missed_slots_per_second"] = self.rng("missed").poisson(2e-4, (t, n)) / STEP
+        self.signals["collector.lag_seconds"] = self.rng("lag").uniform(1.0, 16.0, (t, n))
 
     # --- what tests do to it ------------------------------------------------------------------------------------------
     def put(self, signal: str, value: object, start: int, stop: int | None = None, columns: object = None) -> Cluster:
@@ -260,3 +271,11 @@ def hang(cluster: Cluster, start: int, behind: int | None = None) -> Cluster:
     if behind is not None and "rank.collective_seq" in cluster.signals:
         cluster.add("rank.collective_seq", 1, start, None, [c for c in range(cluster.width("rank")) if c != behind])
     return cluster
+
+
+def starve(cluster: Cluster, rank: int, at: int) -> Cluster:
+    """The worker that reads the rank's node sheds load and misses one reading in ten."""
+    worker = [rank // 8]
+    cluster.put("collector.shed_level", 2.0, at, columns=worker)
+    cluster.put("collector.shed_targets", 1.0, at, columns=worker)
+    return cluster.put("collector.missed_slots_per_second", 2.0, at, columns=worker)

@@ -82,3 +82,16 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         exporter.wait(5)
         sd.shutdown()
         sd.server_close()
+
+
+@pytest.fixture
+def exporter_address() -> Iterator[str]:
+    """A real node_exporter of the test's own, at host:port."""
+    program = needs.program("node_exporter")
+    address = f"127.0.0.1:{port_of_the_moment()}"
+    exporter = subprocess.Popen([program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield address
+    finally:
+        exporter.terminate()
+        exporter.wait(5)

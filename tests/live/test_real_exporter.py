@@ -96,7 +96,7 @@ def test_the_end_is_clean_and_the_store_has_everything(watched, how):
         assert dict(up.series.labels) == {"job": "node", "instance": watched.address, "cluster": "lab"}
         assert len(up.at) >= 3
         assert [b - a for a, b in zip(up.at, up.at[1:], strict=False) if b <= a] == []
-        assert all(at % 1000 == 0 for at in up.at)
+        assert all(at % 500 == 0 for at in up.at)
         assert set(up.values) == {1.0}
         assert len(store.series([*named("node_cpu_seconds_total", job="node")])) >= 8
         (total,) = store.select(named("node_memory_MemTotal_bytes", job="node"), 0, 2**62)

@@ -137,7 +137,7 @@ async def watch(scrapers: list[TargetScraper], brain: Brain, origin: float, foun
     last = at + 900_000
     while at < last and not found.incidents("hangs"):
         await asyncio.sleep(max(0.0, origin + (at / 1000 - origin) / SCALE - time.time()))
-        results = await asyncio.gather(*(one.scrape(fetch, at) for one in scrapers))
+        results = [row for rows in await asyncio.gather(*(one.scrape(fetch, at) for one in scrapers)) for row in rows]
         seq += 1
         brain.feed(Batch("w", 1, seq, at, tuple(layout for layout, _ in results), tuple(scrape for _, scrape in results)))
         ticked = brain.tick(at)

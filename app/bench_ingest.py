@@ -1,0 +1,117 @@
+"""`greylag bench ingest`: Greylag and its peers scrape the same targets in turn, and the CPU of each is read from /proc.
+
+Systems run one after the other, in two rounds (A B A B), each with a warm-up that is not counted: the machine's noise
+hits all of them. One row per (system, targets, workers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.bench_pages import Serving, serve_pages
+from app.bench_systems import SYSTEMS, System, installed
+from core.clock import monotonic_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is scraped, how often, and for how long it is watched."""
+
+    serving: Serving = field(default_factory=Serving)
+    interval_seconds: float = 1.0
+    warm_seconds: float = 25.0
+    seconds: float = 30.0
+
+
+@contextlib.contextmanager
+def page_server(serving: Serving) -> Iterator[str]:
+    """A process that serves the pages; gives its host:port."""
+    context = multiprocessing.get_context("spawn")
+    ports, theirs = context.Pipe(duplex=False)
+    server = context.Process(target=serve_pages, args=(theirs, serving), daemon=True)
+    server.start()
+    try:
+        yield f"127.0.0.1:{ports.recv()}"
+    finally:
+        server.terminate()
+        server.join()
+
+
+def measure(system: System, load: Load) -> dict[str, float]:
+    """One run: CPU-µs a sample over the measured time, resident bytes at its end, samples a second."""
+    try:
+        system.start()
+        time.sleep(load.warm_seconds)
+        cpu, _ = system.usage()
+        count, began = system.samples(), monotonic_seconds()
+        time.sleep(load.seconds)
+        after, rss = system.usage()
+        samples, took = system.samples() - count, monotonic_seconds() - began
+    finally:
+        system.stop()
+    return {"cpu_us_per_sample": (after - cpu) / max(1.0, samples) * 1e6, "rss_bytes": rss,
+            "samples_per_second": samples / took}
+
+
+def run(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], rounds: int = 2) -> list[dict[str, Any]]:
+    """The rows of one load. systems: (name, options) in the order in which they take turns."""
+    runs: dict[int, list[dict[str, float]]] = {i: [] for i in range(len(systems))}
+    folder = Path(tempfile.mkdtemp(prefix="greylag-bench-"))
+    try:
+        with page_server(load.serving) as address:
+            targets = [(address, f"/nodes/{i}") for i in range(load.serving.targets)]
+            for turn in range(rounds):
+                for i, (name, options) in enumerate(systems):
+                    place = folder / f"{turn}-{i}-{name}"
+                    print(f"greylag: {name}, {load.serving.targets} targets, round {turn + 1} of {rounds} "
+                          f"({load.warm_seconds + load.seconds:.0f} s)", file=sys.stderr, flush=True)
+                    runs[i].append(measure(SYSTEMS[name](place, targets, load.interval_seconds, **options), load))
+                    shutil.rmtree(place, ignore_errors=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return rows(load, systems, runs)
+
+
+def rows(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], runs: dict[int, list[dict[str, float]]]) -> list[dict[str, Any]]:
+    """One row a system: the median of its runs, and Prometheus' CPU a sample over its own."""
+    costs = {i: statistics.median(one["cpu_us_per_sample"] for one in found) for i, found in runs.items()}
+    peer = next((costs[i] for i, (name, _) in enumerate(systems) if name == "prometheus"), None)
+    out = []
+    for i, (name, options) in enumerate(systems):
+        out.append({
+            "system": name, "targets": load.serving.targets, "workers": int(options.get("workers", 1)),
+            "cpu_us_per_sample": round(costs[i], 3),
+            "rss_bytes": round(statistics.median(one["rss_bytes"] for one in runs[i])),
+            "times_cheaper_than_prometheus": None if peer is None else round(peer / costs[i], 2),
+            "samples_per_second": round(statistics.median(one["samples_per_second"] for one in runs[i])),
+            "structures": load.serving.structures, "interval_seconds": load.interval_seconds,
+            "rounds": [round(one["cpu_us_per_sample"], 3) for one in runs[i]],
+        })
+    return out
+
+
+def bench_ingest(matrix: bool = False) -> Iterator[dict[str, Any]]:
+    """The default comparison (100 targets, about 250,000 samples/s), or the whole matrix. Peers that are not installed are
+    left out, and said to be."""
+    peers: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ("prometheus", "victoriametrics") if installed(name)]
+    for name in ("prometheus", "victoriametrics"):
+        if not installed(name):
+            print(f"greylag: {name} is not installed and is left out", file=sys.stderr)
+    default: list[tuple[str, dict[str, Any]]] = [("greylag", {}), *peers[:1]]
+    if not matrix:
+        yield from run(Load(), default)
+        return
+    yield from run(Load(), [("greylag", {}), ("greylag", {"workers": 2}), *peers])
+    for targets in (50, 200, 400):
+        yield from run(Load(Serving(targets=targets), interval_seconds=max(1.0, targets / 100)), default)
+    yield from run(Load(Serving(structures=100)), default)

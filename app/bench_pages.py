@@ -1,0 +1,200 @@
+"""The pages that `greylag bench ingest` serves, and the server that serves them: one emulated 8-GPU node a path.
+
+A page has about 2,570 series in 230 kB (91 bytes a line): 8 GPUs with 42 DCGM fields and the usual seven labels, 96 CPUs
+with 8 modes, 32 interfaces, 32 InfiniBand ports, 8 disks, file systems with escaped labels, scalars, one histogram, a NaN
+and an infinity; big counters are printed as Go prints them (1.234e+09). About 40 % of the lines change from a page to the
+next. Counters climb over `VARIANTS` pages and then start anew: each system under test sees the same pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from core.clock import monotonic_seconds
+
+VARIANTS = 6
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+GPU_MARK = "ffffffff"
+PLACEHOLDER = "node-0000000"  # as long as every node's name, so that a page is made once and only renamed
+DCGM = _words("""SM_CLOCK MEM_CLOCK VIDEO_CLOCK GPU_TEMP MEMORY_TEMP POWER_USAGE PCIE_REPLAY_COUNTER GPU_UTIL MEM_COPY_UTIL ENC_UTIL
+DEC_UTIL XID_ERRORS FB_FREE FB_USED FB_RESERVED ECC_SBE_VOL_TOTAL ECC_DBE_VOL_TOTAL ECC_SBE_AGG_TOTAL ECC_DBE_AGG_TOTAL
+RETIRED_SBE RETIRED_DBE RETIRED_PENDING UNCORRECTABLE_REMAPPED_ROWS CORRECTABLE_REMAPPED_ROWS ROW_REMAP_FAILURE
+NVLINK_BANDWIDTH_TOTAL VGPU_LICENSE_STATUS POWER_VIOLATION THERMAL_VIOLATION SYNC_BOOST_VIOLATION BOARD_LIMIT_VIOLATION
+LOW_UTIL_VIOLATION RELIABILITY_VIOLATION CLOCKS_EVENT_REASONS PSTATE FAN_SPEED SLOWDOWN_TEMP SHUTDOWN_TEMP
+POWER_MGMT_LIMIT""")
+DCGM_NAMES = ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", *(f"DCGM_FI_DEV_{one}" for one in DCGM),
+              "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE"]
+NET = _words("""receive_bytes receive_compressed receive_drop receive_errs receive_fifo receive_frame receive_multicast
+receive_nohandler receive_packets transmit_bytes transmit_carrier transmit_colls transmit_compressed transmit_drop
+transmit_errs transmit_fifo transmit_packets""")
+NET_GAUGES = _words("address_assign_type carrier device_id dormant flags iface_id iface_link mtu_bytes speed_bytes up")
+IB = _words("""port_data_received_bytes_total port_data_transmitted_bytes_total port_packets_received_total
+port_packets_transmitted_total port_errors_received_total link_downed_total symbol_error_total
+port_transmit_wait_total""")
+DISK = _words("""reads_completed reads_merged read_bytes read_time_seconds writes_completed writes_merged written_bytes
+write_time_seconds io_time_seconds io_time_weighted_seconds discards_completed""")
+MODES = _words("user nice system idle iowait irq softirq steal")
+Row = tuple[str, str, bool]
+
+
+def go_number(value: float) -> str:
+    """A number as Go's exporters print it: whole below 1e6 plain, larger ones with an exponent."""
+    if math.isnan(value):
+        return "NaN"
+    if value in (np.inf, -np.inf):
+        return "+Inf" if value > 0 else "-Inf"
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    text = repr(float(value))
+    if abs(value) >= 1e21 or "e" in text or abs(value) < 1e6:
+        return text
+    mantissa, exponent = text.split(".")[0], len(text.split(".")[0]) - 1
+    digits = (mantissa + text.split(".")[1]).rstrip("0")
+    return f"{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e+{exponent:02d}"
+
+
+def _families(extra: int) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """(family, type, [(sample name, label block)]) of one node. extra: families that only some nodes have."""
+    gpus = [f'{{gpu="{g}",UUID="GPU-{GPU_MARK}-0000-4000-8000-{g:012d}",pci_bus_id="00000000:{g:02X}:00.0",'
+            f'device="nvidia{g}",modelName="NVIDIA H100 80GB HBM3",Hostname="{PLACEHOLDER}",DCGM_FI_DRIVER_VERSION="550.54.15"}}'
+            for g in range(8)]
+    for name in DCGM_NAMES:
+        counter = "VIOLATION" in name or name.endswith(("TOTAL", "COUNTER", "CONSUMPTION"))
+        yield name, "counter" if counter else "gauge", [(name, block) for block in gpus]
+    cpus = [f'{{cpu="{c}",mode="{mode}"}}' for c in range(96) for mode in MODES]
+    yield "node_cpu_seconds_total", "counter", [("node_cpu_seconds_total", block) for block in cpus]
+    for names, kind, prefix, end in ((NET, "counter", "node_network_", "_total"), (NET_GAUGES, "gauge", "node_network_", "")):
+        for one in names:
+            name = prefix + one + end
+            yield name, kind, [(name, f'{{device="eth{d}"}}') for d in range(32)]
+    for one in IB:
+        name = f"node_infiniband_{one}"
+        yield name, "counter", [(name, f'{{device="mlx5_{d}",port="1"}}') for d in range(32)]
+    for one in DISK:
+        name = f"node_disk_{one}_total"
+        yield name, "counter", [(name, f'{{device="nvme{d}n1"}}') for d in range(8)]
+    mounts = [f'{{device="/dev/nvme{d}n1",fstype="ext4",mountpoint="/data/\\"set {d}\\""}}' for d in range(5)]
+    for one in ("avail_bytes", "size_bytes", "files", "files_free", "readonly"):
+        yield f"node_filesystem_{one}", "gauge", [(f"node_filesystem_{one}", block) for block in mounts]
+    for i in range(50):
+        yield f"node_memory_Field{i}_bytes", "gauge", [(f"node_memory_Field{i}_bytes", "")]
+    for i in range(60):
+        yield f"node_netstat_Tcp_Field{i}", "untyped", [(f"node_netstat_Tcp_Field{i}", "")]
+    for name in ("node_boot_time_seconds", "node_load1", "node_time_seconds", "bench_not_a_number", "bench_infinite"):
+        yield name, "gauge", [(name, "")]
+    for i in range(0, extra, 50):
+        name = f"bench_extra_{i // 50}"
+        yield name, "gauge", [(name, f'{{queue="{j}"}}') for j in range(i, min(i + 50, extra))]
+    edges = [f'{{le="{edge}"}}' for edge in ("0.01", "0.1", "1", "10", "+Inf")]
+    sums = [("bench_seconds_sum", ""), ("bench_seconds_count", "")]
+    yield "bench_seconds", "histogram", [*(("bench_seconds_bucket", edge) for edge in edges), *sums]
+
+
+def node_pages(rank: int = 0, variants: int = VARIANTS, extra: int = 0) -> list[bytes]:
+    """`variants` pages of one node in time order, with PLACEHOLDER as its name. rank: seeds labels and values."""
+    rng = np.random.default_rng(rank + 1)
+    rows: list[tuple[str, str, str]] = []
+    heads: dict[int, str] = {}
+    for family, kind, samples in _families(extra):
+        heads[len(rows)] = f"# HELP {family} What {family} means.\n# TYPE {family} {kind}\n"
+        rows += [(name, block, kind) for name, block in samples]
+    n = len(rows)
+    counter = np.array([kind in ("counter", "histogram") for _, _, kind in rows])
+    whole = rng.random(n) < 0.78
+    changes = rng.random(n) < 0.4
+    values = np.where(counter, rng.integers(0, 10**10, n), rng.integers(0, 4000, n)) * np.where(rng.random(n) < 0.3, 0, 1.0)
+    values = np.where(whole, np.floor(values), values + rng.random(n).round(3))
+    odd = {name: i for i, (name, _, _) in enumerate(rows) if name.startswith("bench_")}
+    out = []
+    for _ in range(variants):
+        step = np.where(counter, rng.integers(1, 10**6, n), rng.normal(0, 30, n))
+        step = np.where(whole, np.floor(step), step.round(3))
+        values = np.where(changes, np.abs(values + step), values)
+        values[odd["bench_not_a_number"]], values[odd["bench_infinite"]] = np.nan, np.inf
+        lines = [f"{heads.get(i, '')}{name}{block} {go_number(v)}"
+                 for i, ((name, block, _), v) in enumerate(zip(rows, values.tolist(), strict=True))]
+        out.append(("\n".join(lines) + "\n").encode())
+    return out
+
+
+def node_name(i: int) -> str:
+    """As long as PLACEHOLDER."""
+    return f"node-{i:07d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a page server serves. structures: different page shapes among the targets; extra: series that each page has
+    beside the 2,500 of a node; variants: pages of a target in turn. Every `job_seconds` a job starts on the first
+    `job_targets` nodes, and all their DCGM series carry its number."""
+
+    targets: int = 100
+    structures: int = 1
+    extra: int = 0
+    variants: int = VARIANTS
+    job_targets: int = 0
+    job_seconds: float = 600.0
+
+
+class PageServer(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive for `GET /nodes/<i>`; nothing else. Pages are made before the first request: those of
+    one structure share all bytes but the GPUs', so that a thousand targets of 5,000 series fit in memory."""
+
+    serving = Serving()
+    gpus: Sequence[Sequence[bytes]] = ()
+    rest: Sequence[Sequence[bytes]] = ()
+    turns: ClassVar[list[int]] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport, self.data = transport, b""
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        while (cut := self.data.find(b"\r\n\r\n")) >= 0:
+            path = self.data[:self.data.find(b"\r\n")].split(b" ")[1]
+            self.data = self.data[cut + 4:]
+            self.answer(int(path.rpartition(b"/")[2]))
+
+    def answer(self, i: int) -> None:
+        """The target's next page."""
+        turn = self.turns[i] = self.turns[i] + 1
+        gpus = self.gpus[i][turn % self.serving.variants]
+        rest = self.rest[i % self.serving.structures][turn % self.serving.variants]
+        if i < self.serving.job_targets:
+            job = b'DCGM_FI_DRIVER_VERSION="550.54.15",hpc_job="%d"' % (monotonic_seconds() // self.serving.job_seconds)
+            gpus = gpus.replace(b'DCGM_FI_DRIVER_VERSION="550.54.15"', job)
+        self.transport.writelines([HEAD % (len(gpus) + len(rest)), gpus, rest])
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
+
+
+def serve_pages(port: Any, serving: Serving) -> None:
+    """Serves; sends its port number through `port`; runs until it is terminated."""
+    made = [node_pages(s, serving.variants, serving.extra + s) for s in range(serving.structures)]
+    cut = [[page.index(b"# HELP node_cpu_seconds_total") for page in pages] for pages in made]
+    PageServer.serving = serving
+    PageServer.rest = [[page[at:] for page, at in zip(pages, cuts, strict=True)] for pages, cuts in zip(made, cut, strict=True)]
+    gpus = [[page[:at] for page, at in zip(pages, cuts, strict=True)] for pages, cuts in zip(made, cut, strict=True)]
+    place, uuid = PLACEHOLDER.encode(), f"GPU-{GPU_MARK}".encode()
+    PageServer.gpus = [[page.replace(place, node_name(i).encode()).replace(uuid, b"GPU-%08x" % i)
+                        for page in gpus[i % serving.structures]] for i in range(serving.targets)]
+    PageServer.turns = list(range(serving.targets))
+
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_server(PageServer, "127.0.0.1", 0, backlog=4096)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(serve())

@@ -1,0 +1,424 @@
+"""`greylag import`: the past of a running Prometheus, VictoriaMetrics, Thanos or Mimir, or of files, into a store.
+
+The folder can be given to `greylag replay` as it is. A run that was ended goes on where it ended: each slice of time is one
+transaction, and the store knows up to where all is stored. What was asked for is kept beside the store, so that the same
+command, with times like `30d` in it, means the same when it is given again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from app import wiring
+from app.stored import FILE_NAME, FOR_EVER_MS
+from collectors.history.doors import WAYS, build_of, reader_of, types_of
+from collectors.history.pieces import HistoryReader
+from collectors.history.selector import EVERYTHING, predicate, read_selector
+from collectors.history.slices import History
+from collectors.history.web import Access, Server, check_url, secret_file
+from collectors.mapping import Mapper
+from collectors.recording import Recording
+from collectors.recording.dump_file import DumpFile
+from collectors.recording.inputs import InputFile
+from core.clock import TICK_MS, monotonic_seconds, parse_rfc3339, rfc3339, tick_at_or_after, wall_ms
+from core.errors import BadInput, GreylagError
+from core.types import Batch
+from pipeline.store.duck import DuckStore
+from pipeline.store.sorting import DuckSorter
+
+Say = Callable[[str], None]
+LEDGER = "import.json"
+FORMATS = ("auto", *WAYS, "tsdb-dump")
+DEFAULT_SPAN_MS = 30 * 86_400_000
+APPEND_SAMPLES = 500_000
+APPEND_BATCHES = 200
+PROGRESS_SECONDS = 2.0
+COPY_BYTES = 1 << 20
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
+NEEDS_TIME = "a time is needed: 2026-11-01T00:00:00Z, seconds since 1970, or a time ago such as 30d"
+READ_ME = "give --from URL, or files"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What `greylag import` was asked for. now_ms: what times like `30d` count from."""
+
+    out: str
+    url: str | None = None
+    files: tuple[str, ...] = ()
+    start: str | None = None
+    end: str | None = None
+    match: tuple[str, ...] = ()
+    step: str = "15s"
+    format: str = "auto"
+    inventory: str | None = None
+    token_file: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+    headers: tuple[str, ...] = ()
+    now_ms: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """An import as it is kept beside the store. id: the name of its batches. start, end: ms, both included."""
+
+    id: str
+    source: str
+    way: str
+    match: tuple[str, ...]
+    step_ms: int
+    start: int
+    end: int
+
+    @property
+    def worker(self) -> str:
+        return f"import/{self.id}"
+
+
+def duration_ms(text: str, where: str) -> int:
+    """`15s`, `500ms`, `1m30s`, `2` (seconds) as ms. Raises BadInput."""
+    found = re.findall(r"(\d+)(ms|[smhdwy])", text)
+    whole = sum(int(n) * UNITS_MS[unit] for n, unit in found)
+    if text.isdigit():
+        whole = int(text) * 1000
+    elif "".join(n + unit for n, unit in found) != text:
+        whole = 0
+    if not 0 < whole <= 100 * UNITS_MS["y"]:
+        raise BadInput(where, "", text, "a duration is needed, such as 15s")
+    return whole
+
+
+def moment(text: str, where: str, now_ms: int) -> int:
+    """A time in ms: RFC 3339 or ISO (no zone = UTC), seconds or ms since 1970, `now`, or a duration ago. Raises BadInput."""
+    if text == "now":
+        return now_ms
+    if re.fullmatch(r"-?\d{9,11}(\.\d+)?", text):
+        return round(float(text) * 1000)
+    if re.fullmatch(r"\d{12,14}", text):
+        return int(text)
+    if re.fullmatch(r"-?(\d+(ms|[smhdwy]))+", text):
+        return now_ms - duration_ms(text.lstrip("-"), where)
+    try:
+        return parse_rfc3339(text)
+    except ValueError:
+        raise BadInput(where, "", text, NEEDS_TIME) from None
+
+
+def access_of(options: ImportOptions) -> Access:
+    """Credentials as the options name them. Raises BadInput."""
+    if options.token_file is not None and options.user is not None:
+        raise BadInput("--token-file", "", "--user beside it", "one way to get in is needed")
+    if options.password_file is not None and options.user is None:
+        raise BadInput("--password-file", "", "no --user", "both are needed")
+    headers = {}
+    for one in options.headers:
+        name, colon, value = one.partition(":")
+        if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name.strip()):
+            raise BadInput("--header", "", one, "`Name: value` is needed")
+        headers[name.strip()] = value.strip()
+    return Access(secret_file(options.token_file, "--token-file"), options.user,
+                  secret_file(options.password_file, "--password-file"), options.ca_file, headers)
+
+
+# --- what was asked for -----------------------------------------------------------------------------------------------
+class Ledger:
+    """The imports of a folder: `import.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LEDGER
+        self.entries: list[Asked] = []
+        if self._path.exists():
+            try:
+                rows = json.loads(self._path.read_text(encoding="utf-8"))["imports"]
+                self.entries = [Asked(**{**row, "match": tuple(row["match"])}) for row in rows]
+            except (OSError, ValueError, KeyError, TypeError):
+                raise BadInput(str(self._path), "", "a file that was not written by `greylag import`", "another --out is needed") from None
+
+    def known(self, source: str, way: str, match: tuple[str, ...], step_ms: int) -> Asked | None:
+        """The newest import of the same source."""
+        same = [e for e in self.entries if (e.source, e.match, e.step_ms) == (source, match, step_ms) and way in ("auto", e.way)]
+        return same[-1] if same else None
+
+    def put(self, entry: Asked) -> None:
+        """Adds an import, or its later end; written as a whole."""
+        self.entries = [*(e for e in self.entries if e.id != entry.id), entry]
+        text = json.dumps({"imports": [dataclasses.asdict(e) for e in self.entries]}, indent=1)
+        beside = self._path.with_suffix(".tmp")
+        beside.write_text(text + "\n", encoding="utf-8")
+        os.replace(beside, self._path)
+
+
+def _times(options: ImportOptions, before: Asked | None, done: Callable[[Asked], int | None]) -> tuple[int, int]:
+    """(start, end): as given, else those of the same import before, else the last 30 days.
+
+    A finished import without an --end goes on to now.
+    """
+    now = options.now_ms
+    end = moment(options.end, "--end", now) if options.end is not None else None
+    start = moment(options.start, "--start", now) if options.start is not None else None
+    if before is not None and (start is None or re.fullmatch(r"-?\d+[a-z].*", options.start or "")):
+        start = before.start
+        reached = done(before)
+        if end is None and (reached is None or reached < before.end):
+            end = before.end
+    end = now if end is None else end
+    start = end - DEFAULT_SPAN_MS if start is None else start
+    if start >= end:
+        raise BadInput("--start", "", rfc3339(start), f"a time before the end, {rfc3339(end)}, is needed")
+    return start, end
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+class Import:
+    """One run. say: gets lines for people; progress: lines about how far it is."""
+
+    def __init__(self, options: ImportOptions, progress: Say | None) -> None:
+        self._options = options
+        self._progress = progress
+        self._folder = Path(options.out)
+        self._told = monotonic_seconds()
+        self.summary: dict[str, Any] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Imports and gives the summary. Raises BadInput, Unavailable, GreylagError."""
+        options = self._options
+        check_options(options)
+        matches = tuple(read_selector(text) for text in (options.match or (EVERYTHING,)))
+        for text, where in ((options.start, "--start"), (options.end, "--end")):
+            if text is not None:
+                moment(text, where, options.now_ms)
+        duration_ms(options.step, "--step")
+        if options.inventory is not None and not Path(options.inventory).is_file():
+            raise BadInput("--inventory", "", options.inventory, "an existing file is needed")
+        file = self._folder / FILE_NAME
+        existed = file.exists()
+        if existed and not (self._folder / LEDGER).exists():
+            raise BadInput("--out", "", options.out, f"a folder without another's {FILE_NAME} is needed")
+        ledger = Ledger(self._folder)
+        store: DuckStore | None = None
+        try:
+            if options.url is not None:
+                server = Server(options.url, access_of(options), time.sleep)
+                try:
+                    reader = reader_of(server, options.format, duration_ms(options.step, "--step"))
+                    store = self._open(file)
+                    self._from_server(server, reader, matches, store, ledger)
+                finally:
+                    server.close()
+            if options.files:
+                store = store or self._open(file)
+                self._from_files(matches, store, ledger)
+            assert store is not None
+            return self._finish(store)
+        except BaseException:
+            if store is not None:
+                nothing = not existed and not store.stats()["samples"] and not store.stats()["events"]
+                store.close()
+                store = None
+                if nothing:  # nothing is left behind by a run that brought nothing
+                    for name in (FILE_NAME, f"{FILE_NAME}.wal", LEDGER):
+                        (self._folder / name).unlink(missing_ok=True)
+            raise
+        finally:
+            if store is not None:
+                store.close()
+
+    def _open(self, file: Path) -> DuckStore:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return DuckStore(file, retention_ms=FOR_EVER_MS)
+
+    def _finish(self, store: DuckStore) -> dict[str, Any]:
+        stats = store.stats()
+        if self._options.inventory is not None:
+            target = self._folder / f"inventory{Path(self._options.inventory).suffix or '.yaml'}"
+            shutil.copyfile(self._options.inventory, target)
+        self.summary |= {"out": self._options.out, "series": stats["series"], "samples": stats["samples"], "events": stats["events"]}
+        return self.summary
+
+    # --- a server -----------------------------------------------------------------------------------------------------
+    def _from_server(self, server: Server, reader: HistoryReader, matches: Sequence[Any], store: DuckStore, ledger: Ledger) -> None:
+        options = self._options
+        texts = tuple(options.match or (EVERYTHING,))
+        step = 0 if reader.exact else duration_ms(options.step, "--step")
+        marks = store.watermarks()
+        start, end = _times(options, ledger.known(server.url, reader.way, texts, step), lambda e: marks.get(e.worker))
+        key = hashlib.sha256(json.dumps([server.url, reader.way, texts, step, start]).encode()).hexdigest()[:12]
+        asked = Asked(key, server.url, reader.way, texts, step, start, end)
+        ledger.put(asked)
+        begin = max(start, marks.get(asked.worker, start - 1) + 1)
+        history = History(server, reader, matches, Mapper(wiring.sources()), types_of(server), asked.worker)
+        what = build_of(server) or "the server"
+        self._tell(f"reading {what} by {reader.way} from {rfc3339(begin)} to {rfc3339(end)}", always=True)
+        for batch in history.batches(start, begin, end):
+            store.append([batch])
+            store.seal()
+            done = (batch.watermark + 1 - start) / max(1, end + 1 - start)
+            self._tell(f"read to {rfc3339(batch.watermark)} ({done:.0%}): {history.series} series, {history.samples} samples")
+        if not history.samples and begin == start:
+            raise BadInput(server.url, "", f"nothing from {rfc3339(start)} to {rfc3339(end)}",
+                           f"a time and selectors are needed for which it has samples (asked: {', '.join(texts)})")
+        self.summary |= {"from": server.url, "way": reader.way, "start": rfc3339(start), "end": rfc3339(end),
+                         "read": history.samples}
+        if history.nameless:
+            self._tell(f"{history.nameless} pieces of series without a name were passed over", always=True)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+    def _from_files(self, matches: Sequence[Any], store: DuckStore, ledger: Ledger) -> None:
+        options = self._options
+        now = options.now_ms
+        start = -(2**62) if options.start is None else moment(options.start, "--start", now)
+        end = 2**62 if options.end is None else moment(options.end, "--end", now)
+        if start >= end:
+            raise BadInput("--start", "", rfc3339(start), f"a time before the end, {rfc3339(end)}, is needed")
+        with tempfile.TemporaryDirectory(prefix="greylag-import-") as scratch:
+            paths = [_spooled(path, scratch) for path in options.files]
+            dumps, others = self._dumps(paths, matches, start, end)
+            everything = wiring.sources()
+            readers = {name: s for name, s in everything.items() if s.parse_line is not None}
+            recording = Recording(others, Mapper(everything), readers, DuckSorter, options.inventory, dumps)
+            identity = [(str(Path(p).resolve()), Path(p).stat().st_size) for p in paths if p not in _inside(scratch, paths)]
+            key = hashlib.sha256(json.dumps([identity, list(options.match), start, end]).encode()).hexdigest()[:12]
+            ledger.put(Asked(key, ", ".join(options.files), "files", options.match, 0, max(start, 0), min(end, FOR_EVER_MS)))
+            self._take(recording, store, f"import/{key}", start, end)
+            if recording.inventory_path is not None and options.inventory is None:
+                shutil.copyfile(recording.inventory_path, self._folder / f"inventory{recording.inventory_path.suffix}")
+        if not recording.counts.samples and not recording.counts.events and self._options.url is None:
+            raise BadInput(", ".join(options.files), "", "nothing in that time", "files with samples or events are needed")
+        passed = recording.tolerated.get("histogram", 0)
+        if passed:
+            self._tell(f"{passed} native histograms were passed over", always=True)
+        self.summary |= {"files": len(options.files), "read": self.summary.get("read", 0) + recording.counts.samples}
+
+    def _dumps(self, paths: Sequence[str], matches: Sequence[Any], start: int, end: int) -> tuple[list[DumpFile], list[str]]:
+        wanted = [predicate(one) for one in matches]
+        options = self._options
+        dumps: list[DumpFile] = []
+        others: list[str] = []
+        for path in paths:
+            file = Path(path)
+            is_dump = options.format == "tsdb-dump" or file.name.endswith((".dump", ".dump.gz"))
+            if not is_dump:
+                if options.match:
+                    raise BadInput("--match", "", f"a selector beside {path}", "selectors are for servers and `promtool tsdb dump` files")
+                others.append(path)
+                continue
+            if not file.is_file():
+                raise BadInput(path, "", "no file", "an existing file, or - for standard input, is needed")
+            keep = (lambda name, labels: any(test(name, labels) for test in wanted)) if options.match else None
+            dumps.append(DumpFile(InputFile(file, "dump", ""), start=start, end=end, keep=keep))
+        return dumps, others
+
+    def _take(self, recording: Recording, store: DuckStore, worker: str, start: int, end: int) -> None:
+        first, last = recording.first_at, recording.last_at
+        if first is None or last is None:
+            return
+        pending: list[Batch] = []
+        size = 0
+        for batch in _in_ticks(recording, first, last):
+            kept = _within(batch, start, end)
+            pending.append(dataclasses.replace(kept, worker=worker))
+            size += sum(len(s.values) for s in kept.scrapes)
+            if size >= APPEND_SAMPLES or len(pending) >= APPEND_BATCHES:
+                store.append(pending)
+                store.seal()
+                pending, size = [], 0
+                done = (batch.watermark - first) / max(1, last - first)
+                self._tell(f"read to {rfc3339(batch.watermark)} ({min(1.0, done):.0%}): {recording.counts.samples} samples, "
+                           f"{recording.counts.events} events")
+        store.append(pending)
+        store.seal()
+
+    def _tell(self, text: str, always: bool = False) -> None:
+        if self._progress is not None and (always or monotonic_seconds() - self._told > PROGRESS_SECONDS):
+            self._told = monotonic_seconds()
+            self._progress(text)
+
+
+def _inside(folder: str, paths: Sequence[str]) -> set[str]:
+    """The paths that lie in a folder of our own: standard input, which has no identity."""
+    return {path for path in paths if path.startswith(folder)}
+
+
+def _in_ticks(recording: Recording, first: int, last: int) -> Iterator[Batch]:
+    """All batches that hold anything, tick by tick: the same at each reading, so their numbers are."""
+    for at in range(tick_at_or_after(first), tick_at_or_after(last) + 1, TICK_MS):
+        for batch in recording.advance(at):
+            if batch.scrapes or batch.events or batch.layouts:
+                yield batch
+
+
+def _within(batch: Batch, start: int, end: int) -> Batch:
+    scrapes = tuple(s for s in batch.scrapes if start <= s.at <= end)
+    events = tuple(e for e in batch.events if start <= e.at <= end)
+    return dataclasses.replace(batch, scrapes=scrapes, events=events)
+
+
+def _spooled(path: str, folder: str) -> str:
+    """The path; for `-` a file with what standard input holds, since it is read twice."""
+    if path != "-":
+        return path
+    target = Path(folder) / "stdin.dump"
+    with open(target, "wb") as out:
+        shutil.copyfileobj(sys.stdin.buffer, out, COPY_BYTES)
+    return str(target)
+
+
+def check_options(options: ImportOptions) -> None:
+    """Raises BadInput for options that do not fit together."""
+    if options.format not in FORMATS:
+        raise BadInput("--format", "", options.format, f"allowed are: {', '.join(FORMATS)}")
+    if options.url is None and not options.files:
+        raise BadInput("import", "", "neither --from nor files", READ_ME)
+    if options.format in WAYS and options.url is None:
+        raise BadInput("--format", "", options.format, "--from URL is needed with it")
+    if options.format == "tsdb-dump" and options.url is not None:
+        raise BadInput("--format", "", options.format, "a file, or - for standard input, is needed in place of --from")
+    if Path(options.out).exists() and not Path(options.out).is_dir():
+        raise BadInput("--out", "", options.out, "a folder is needed")
+    if options.url is not None:
+        check_url(options.url)
+    else:
+        given = [n for n, v in (("--token-file", options.token_file), ("--user", options.user), ("--ca-file", options.ca_file)) if v]
+        if given:
+            raise BadInput(given[0], "", "no --from", "credentials are for servers")
+
+
+def import_history(options: ImportOptions, progress: Say | None = None) -> dict[str, Any]:
+    """Imports, and gives the summary: {from, way, start, end, read, out, series, samples, events}.
+
+    Raises BadInput, Unavailable or GreylagError, each one sentence; what was stored until then stays.
+    """
+    if not options.now_ms:
+        options = dataclasses.replace(options, now_ms=wall_ms())
+    return Import(options, progress).run()
+
+
+def import_command(options: ImportOptions, as_json: bool) -> int:
+    """Runs the import with its progress on stderr and the summary on stdout."""
+
+    def progress(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    try:
+        summary = import_history(options, progress)
+    except KeyboardInterrupt:
+        raise GreylagError("ended; the same command goes on where this one ended") from None
+    if as_json:
+        print(json.dumps(summary))
+        return 0
+    print(f"{summary['read']} samples read; {summary['out']} holds {summary['series']} series and {summary['events']} events")
+    print(f"next: greylag replay {summary['out']}")
+    return 0
