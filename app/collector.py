@@ -10,13 +10,13 @@ from pathlib import Path
 
 from app.calm_gc import calm_gc
 from app.clocks import make_clock
+from app.workerfiles import OWNER_FILE
 from collectors.worker import run_worker
 from core.clock import monotonic_seconds
 from core.config import GreylagConfig
 from core.errors import Unavailable
 from core.telemetry import Telemetry
 
-OWNER_FILE = "owner.json"
 OWNER_WAIT_SECONDS = 30.0
 
 

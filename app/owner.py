@@ -30,7 +30,6 @@ from app import wiring
 from app.brain import Brain
 from app.calm_gc import calm_gc
 from app.clocks import make_clock
-from app.collector import OWNER_FILE
 from app.crew import LOOK_SECONDS, Crew
 from app.disk_guard import LOOK_SECONDS as DISK_LOOK_SECONDS
 from app.disk_guard import DiskGuard, DiskWatch, free_ratio
@@ -38,9 +37,12 @@ from app.gate import TickGate
 from app.house import OwnerHouse
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
+from app.warm import warm
+from app.workerfiles import OWNER_FILE
 from core.clock import Clock, monotonic_seconds, rfc3339
 from core.config import GreylagConfig, check_listen
 from core.errors import BadInput, GreylagError, Refused, SourceError
+from core.memory import give_back
 from core.telemetry import Telemetry
 from core.types import Batch
 from core.window import Window
@@ -50,6 +52,7 @@ from pipeline.store.duck import DuckStore
 from pipeline.store.samples import retention_ms
 from pipeline.store.writer import StoreWriter
 
+GIVE_BACK_MS = 60_000
 LARGEST_BATCH_BYTES = 256 * 1024 * 1024
 STORE_WAIT_SECONDS = 12.0  # an owner whose supervisor was killed needs a moment to let the store go
 
@@ -115,6 +118,8 @@ class Ticker(threading.Thread):
         owner.gate.done(at)
         owner.telemetry.set("greylag_tick_seconds", monotonic_seconds() - began)
         owner.outbox.wake()
+        if at % GIVE_BACK_MS == 0:
+            give_back()
         asyncio.run_coroutine_threadsafe(owner.clock.committed(at), owner.loop)
 
 
@@ -135,6 +140,7 @@ class Owner:
         self.store = open_store(self.data_dir / "greylag.duckdb", retention_ms(config.retention.raw, config.file))
         self.writer = StoreWriter(self.store)
         self.brain.load(self.store.state, self.store.ledger())
+        self._warm()
         reported = {worker: mark for worker, mark in self.store.watermarks().items() if worker != WORKER}
         self.gate = TickGate(self.store.last_tick(), reported=max(reported.values(), default=None))
         self.crew = Crew(config.workers, self.data_dir, self.clock, self.telemetry, self.gate, config.clock is not None,
@@ -151,6 +157,19 @@ class Owner:
     def labels_of(self, node: str) -> Mapping[str, str]:
         """The inventory's labels of a node; none where the node is not known."""
         return next((n.labels for n in self.inventory.nodes if n.name == node), {})
+
+    def _warm(self) -> None:
+        """Fills the ring with what the store has of the last half hour; an empty one fills from the next scrapes."""
+        last, began = self.store.last_tick(), monotonic_seconds()
+        if last is None:
+            return
+        try:
+            samples = warm(self.brain.ring, self.store, last)
+        except GreylagError as error:
+            print(f"greylag: the last half hour could not be read back ({error})", file=sys.stderr, flush=True)
+            return
+        print(f"greylag: {samples} samples of the last half hour read back in {monotonic_seconds() - began:.1f} s",
+              file=sys.stderr, flush=True)
 
     def refresh_inventory(self) -> None:
         """The inventory as it is now; when it cannot be read the last one stays."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-from app import wiring
+from app import supervise, wiring
 from core.config import GreylagConfig, read_config
 from core.errors import BadInput, ConfigError
 from core.plugins import load_plugins
@@ -37,25 +35,7 @@ def run_role(path: Path, role: str, worker: str = "collector-0") -> int:
 
         return run_collector(config, worker)
     check_config(path)
-    return _supervise(path, config)
-
-
-def _supervise(path: Path, config: GreylagConfig) -> int:
-    """The owner and as many collectors as it wants."""
-    from app.collector import OWNER_FILE
-    from app.supervisor import Child, Supervisor
-    from app.workerfiles import publish_running, wanted
-
-    data_dir = Path(config.resolve(config.data_dir))
-    data_dir.mkdir(parents=True, exist_ok=True)
-    (data_dir / OWNER_FILE).unlink(missing_ok=True)
-    command = [sys.executable, "-m", "app.cli", "run", "-c", str(path), "--role"]
-    bounds = (config.workers.min, config.workers.max or os.cpu_count() or 1)
-    return Supervisor(
-        [Child("owner", [*command, "owner"])],
-        lambda name: Child(name, [*command, "collector", "--worker", name]),
-        lambda: wanted(data_dir, *bounds),
-        lambda processes: publish_running(data_dir, processes)).run()
+    return supervise.become(path)
 
 
 def check_config(path: Path) -> list[str]:

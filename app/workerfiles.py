@@ -1,4 +1,4 @@
-"""The two small files through which owner and supervisor speak; each is written whole or not at all."""
+"""The small files through which the processes find each other and speak; each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+OWNER_FILE = "owner.json"  # where the owner listens
 WANTED_FILE, RUNNING_FILE = "workers-wanted.json", "workers-running.json"
 
 

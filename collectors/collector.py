@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from collectors.discovery import Discovery, ScrapeTarget
+from collectors.disposable import Helpers
 from collectors.fetch import Fetch
 from collectors.follow import Follower
 from collectors.mapping import Mapper
@@ -23,8 +24,10 @@ from collectors.schedule import Calendar, run_bounded, step_of
 from collectors.scrape import TargetScraper, known_series
 from collectors.scrape_config import read_scrape_configs
 from collectors.shards import LOGS_WORKER, LeaseAnswer, LeaseTable
+from collectors.watched_files import WatchedFiles
 from core.clock import TICK_MS, monotonic_seconds, process_cpu_seconds
 from core.config import GreylagConfig
+from core.memory import give_back
 from core.plugins import load_plugins
 from core.telemetry import Telemetry
 from core.types import Event, Layout, Scrape
@@ -33,6 +36,7 @@ log = logging.getLogger("greylag.collect")
 FIRST_LIST_SECONDS = 15.0  # how long a starting worker waits for an HTTP service discovery that does not answer yet
 LONGEST_REFRESH_SECONDS, SHORTEST_REFRESH_SECONDS = 5.0, 0.5
 FILE_LOG_STEP_MS = 5000
+GIVE_BACK_SECONDS = 30.0
 BOOT_SIGNAL = "node.boot_time_seconds"
 
 Rows = list[tuple[Layout, Scrape]]
@@ -73,7 +77,9 @@ class Collector:
         self.reads_logs = worker == LOGS_WORKER or not worker.startswith("collector-")
         logs = config.logs if self.reads_logs else ()
         self.log_step_ms = TICK_MS if any(one.url for one in logs) else FILE_LOG_STEP_MS
-        self.follower = Follower(logs, self.sources, self.mapper, fetch, _read_places(self.state_file))
+        self.helpers = Helpers()
+        self.discovery.files = WatchedFiles(self.helpers)
+        self.follower = Follower(logs, self.sources, self.mapper, fetch, _read_places(self.state_file), self.helpers)
         self.receiver: Receiver | None = None
         self.table = LeaseTable()
         self.targets: list[ScrapeTarget] = []
@@ -103,6 +109,7 @@ class Collector:
         self._news: tuple[set[str], set[str]] = (set(), set())  # jobs and nodes of boots that the owner has not heard of
         self._counted: tuple[object, int] = (None, 0)
         self._cpu = (monotonic_seconds(), process_cpu_seconds())
+        self._give_back_at = 0.0
 
     # --- targets ------------------------------------------------------------------------------------------------------
     async def first_list(self) -> None:
@@ -300,12 +307,15 @@ class Collector:
         for reason, n in self.follower.failures.items():
             self._dropped(n, reason)
         self.follower.failures.clear()
-        self.telemetry.set("greylag_helpers_stuck", self.follower.helpers.stuck, worker=self.worker)
+        self.telemetry.set("greylag_helpers_stuck", self.helpers.stuck, worker=self.worker)
         if self.missed > self._missed_told:
             log.warning("%d due readings were missed before %d", self.missed - self._missed_told, self.calendar.taken)
             self._dropped(self.missed - self._missed_told, "missed_slot")
             self._missed_told = self.missed
         now, cpu = monotonic_seconds(), process_cpu_seconds()
+        if now >= self._give_back_at:
+            self._give_back_at = now + GIVE_BACK_SECONDS
+            give_back()
         if now - self._cpu[0] >= 1.0:
             ratio = (cpu - self._cpu[1]) / (now - self._cpu[0])
             self._cpu = (now, cpu)

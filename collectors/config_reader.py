@@ -153,8 +153,8 @@ class Reader:
         return list(value)
 
     def texts(self, key: str, empty: bool = False) -> tuple[str, ...]:
-        """A list of texts. empty: whether one of them may be empty."""
-        values: Sequence[Any] = self.items(key)
+        """A list of texts; whole numbers are their digits. empty: whether one of them may be empty."""
+        values: Sequence[Any] = [str(one) if type(one) is int else one for one in self.items(key)]
         for value in values:
             if not isinstance(value, str) or not (value or empty):
                 raise self.fail(key, value, "a list of texts is needed")

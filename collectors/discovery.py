@@ -1,50 +1,41 @@
 """Scrape targets from static lists, file_sd and HTTP service discovery, with Prometheus' label rules.
 
-`__address__`, `__metrics_path__`, `__scheme__`, `__param_<name>`, `__scrape_interval__` and `__scrape_timeout__` say how
-to scrape; all labels that start with `__` are dropped at the end. `job` defaults to the configuration's job_name,
-`instance` to the address. A source that fails keeps its last good list and is counted by name.
+How labels become a target is in `collectors.scrape_target`. A target is known by its labels and its URL: equal ones count
+once. A source that fails keeps its last good list and is counted by name. Nothing here blocks the event loop: files are
+read beside it, see `collectors.watched_files`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from urllib.parse import quote, urlencode
+from fnmatch import fnmatchcase
 
 from collectors.fetch import Fetch, Request
-from collectors.meaning import host_of
-from collectors.scrape_config import HttpSd, ScrapeConfig, StaticGroup, parse_duration_ms, parse_groups
+from collectors.scrape_config import HttpSd, ScrapeConfig, StaticGroup, parse_groups
+from collectors.scrape_target import Found, ScrapeTarget, found_targets, make_target
+from collectors.watched_files import Stamp, WatchedFiles
 from core.clock import monotonic_seconds
 from core.errors import ConfigError, SourceError
-from core.protocols import TargetInfo
-from core.yamlfile import parse_yaml, read_yaml
+from core.yamlfile import parse_yaml
+
+__all__ = ["Discovery", "ScrapeTarget", "make_target"]
 
 log = logging.getLogger("greylag.discovery")
 HTTP_SD_TIMEOUT_SECONDS = 10.0
 HTTP_SD_BODY_LIMIT = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ScrapeTarget:
-    """What to fetch and how. interval_ms, timeout_seconds (wall time), limits as the configuration says."""
-
-    info: TargetInfo
-    url: str
-    interval_ms: int
-    timeout_seconds: float
-    honor_labels: bool = False
-    honor_timestamps: bool = True
-    sample_limit: int = 0
-    body_size_limit: int = 64 * 1024 * 1024
+SMALL_TEXT = 4_000  # characters; longer ones are parsed beside the event loop
 
 
 @dataclass(slots=True)
 class _FileState:
-    stamp: tuple[int, int] | None = None
+    stamp: Stamp | None = None
     groups: tuple[StaticGroup, ...] = ()
 
 
@@ -52,19 +43,35 @@ class _FileState:
 class _HttpState:
     due_at: float = 0.0
     answered: bool = False
+    data: bytes | None = None
     groups: tuple[StaticGroup, ...] = ()
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a group gave, kept as long as the group is the same object: 1,000 targets are not made anew every 5 seconds."""
+
+    config: ScrapeConfig
+    group: StaticGroup
+    found: list[Found]
 
 
 @dataclass
 class Discovery:
-    """Keeps the current targets. failures: how often each kind of source failed (file_sd, http_sd, target)."""
+    """Keeps the current targets. failures: how often each kind of source failed (file_sd, http_sd, target).
+
+    dropped: how many targets relabelling left out at the last refresh, by job_name.
+    """
 
     configs: Sequence[ScrapeConfig]
     fetch: Fetch
+    files: WatchedFiles = field(default_factory=WatchedFiles)
     failures: Counter[str] = field(default_factory=Counter)
     last_errors: dict[str, str] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     _files: dict[str, _FileState] = field(default_factory=dict)
-    _http: dict[str, _HttpState] = field(default_factory=dict)
+    _http: dict[HttpSd, _HttpState] = field(default_factory=dict)
+    _made: dict[tuple[int, int], _Made] = field(default_factory=dict)
 
     async def refresh(self) -> list[ScrapeTarget]:
         """The targets now, sorted by id. Reads changed files, and asks HTTP sources whose refresh interval is over.
@@ -72,10 +79,17 @@ class Discovery:
         Refresh intervals are wall time: they bound I/O, whatever the speed of cluster time.
         """
         found: dict[str, ScrapeTarget] = {}
+        made: dict[tuple[int, int], _Made] = {}
+        dropped: Counter[str] = Counter()
         for config in self.configs:
+            own: list[ScrapeTarget] = []
             for group in await self._groups(config):
-                for target in self._targets(config, group):
-                    self._add(found, target)
+                one = made[id(config), id(group)] = self._make(config, group)
+                own += [each.target for each in one.found if each.target is not None]
+                dropped[config.job_name] += sum(each.target is None and each.error is None for each in one.found)
+            for target in _within_limit(config, own):
+                _add(found, target)
+        self._made, self.dropped = made, +dropped
         return [found[key] for key in sorted(found)]
 
     def hurry(self) -> None:
@@ -88,49 +102,54 @@ class Discovery:
         """True while an HTTP source has never answered."""
         return any(not state.answered for state in self._http.values())
 
+    # --- sources ------------------------------------------------------------------------------------------------------
     async def _groups(self, config: ScrapeConfig) -> list[StaticGroup]:
         groups = list(config.static_configs)
         for sd in config.file_sd_configs:
             for pattern in sd.files:
-                groups += self._from_files(pattern)
+                groups += await self._from_files(pattern)
         for http in config.http_sd_configs:
             groups += await self._from_http(http)
         return groups
 
-    def _from_files(self, pattern: str) -> Iterator[StaticGroup]:
-        path = Path(pattern)
-        files = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
+    async def _from_files(self, pattern: str) -> list[StaticGroup]:
+        try:
+            files = await self.files.find(pattern)
+        except SourceError as error:
+            self._failed("file_sd", pattern, str(error))
+            files = []
         # A file that vanished keeps its last good list, as a file that broke does: gone targets are a decision to write.
-        known = [f for f in self._files if Path(f).parent == path.parent and Path(f).match(path.name)]
-        for file in sorted({str(f) for f in files} | set(known)):
-            yield from self._from_file(file)
+        known = [file for file in self._files if fnmatchcase(file, pattern) and file.count("/") == pattern.count("/")]
+        return [group for file in sorted({*files, *known}) for group in await self._from_file(file)]
 
-    def _from_file(self, file: str) -> tuple[StaticGroup, ...]:
+    async def _from_file(self, file: str) -> tuple[StaticGroup, ...]:
         state = self._files.setdefault(file, _FileState())
         try:
-            status = Path(file).stat()
-            stamp = (status.st_mtime_ns, status.st_size)
-            if stamp == state.stamp:
+            stamp, text = await self.files.read(file, state.stamp)
+            if text is None:
                 return state.groups
             state.stamp = stamp
-            state.groups = parse_groups(read_yaml(file), file)
+            state.groups = _with_meta(parse_groups(await _parsed(text, file), file), "__meta_filepath", file)
             self.last_errors.pop(file, None)
-        except OSError as error:
-            self._failed("file_sd", file, error.strerror or "it cannot be read")
-        except ConfigError as error:
-            self._failed("file_sd", file, str(error))
+        except (SourceError, ConfigError) as error:
+            self._failed("file_sd", file, error.detail if isinstance(error, SourceError) else str(error))
         return state.groups
 
     async def _from_http(self, sd: HttpSd) -> tuple[StaticGroup, ...]:
-        state = self._http.setdefault(sd.url, _HttpState())
+        state = self._http.setdefault(sd, _HttpState())
         now = monotonic_seconds()
         if now < state.due_at:
             return state.groups
         state.due_at = now + sd.refresh_interval_ms / 1000
-        request = Request(sd.url, HTTP_SD_TIMEOUT_SECONDS, HTTP_SD_BODY_LIMIT, "application/json", allow_empty=False)
+        request = Request(sd.url, HTTP_SD_TIMEOUT_SECONDS, HTTP_SD_BODY_LIMIT, "application/json", allow_empty=False,
+                          access=sd.access)
         try:
             body = await self.fetch.get(request)
-            state.groups = parse_groups(_json(body.data, sd.url), sd.url)
+            if body.data != state.data:
+                text = body.data.decode("utf-8", "replace")
+                state.groups = _with_meta(parse_groups(_json(text, sd.url, "an answer that is not JSON"), sd.url),
+                                          "__meta_url", sd.url)
+                state.data = body.data
         except (SourceError, ConfigError) as error:
             self._failed("http_sd", sd.url, str(error))
             if not state.answered:
@@ -146,67 +165,64 @@ class Discovery:
             log.warning("%s: %s", kind, what if where in what else f"{where}: {what}")
         self.last_errors[where] = what
 
-    def _targets(self, config: ScrapeConfig, group: StaticGroup) -> Iterator[ScrapeTarget]:
-        for address in group.targets:
-            try:
-                yield make_target(config, address, group.labels)
-            except ConfigError as error:
-                self._failed("target", address, str(error))
+    def _make(self, config: ScrapeConfig, group: StaticGroup) -> _Made:
+        known = self._made.get((id(config), id(group)))
+        if known is not None and known.config is config and known.group is group:
+            made = known
+        else:
+            made = _Made(config, group, found_targets(config, group))
+        for one in made.found:
+            if one.error is not None:
+                self._failed("target", one.labels["__address__"], str(one.error))
+        return made
 
-    @staticmethod
-    def _add(found: dict[str, ScrapeTarget], target: ScrapeTarget) -> None:
-        """job/instance, with the path (and the query) added where two targets share them; equal targets count once."""
-        base = target.info.id
-        other = found.get(base)
+
+def _with_meta(groups: Iterable[StaticGroup], name: str, value: str) -> tuple[StaticGroup, ...]:
+    return tuple(replace(group, labels={**group.labels, name: value}) for group in groups)
+
+
+def _within_limit(config: ScrapeConfig, targets: list[ScrapeTarget]) -> list[ScrapeTarget]:
+    """All of them, or, where a job has more targets than target_limit, all of them as failing: so does Prometheus."""
+    limit = config.limits.target_limit
+    if not limit or len({(one.url, *sorted(one.info.labels.items())) for one in targets}) <= limit:
+        return targets
+    return [replace(one, refused="too_many_targets") for one in targets]
+
+
+def _add(found: dict[str, ScrapeTarget], target: ScrapeTarget) -> None:
+    """job/instance, with the path (and the query) added where two targets share them, and with a mark of the labels where
+    these are all that differs; equal targets count once."""
+    base = target.info.id
+    path = target.url.split("/", 3)[3:]
+    for longer in (base, "/".join((base, *path)), f"{base}~{_mark(target)}"):
+        other = found.get(longer)
         if other is None:
-            found[base] = target
-        elif other.url != target.url:
-            longer = base + "/" + target.url.split("/", 3)[3]
-            found.setdefault(longer, replace(target, info=replace(target.info, id=longer)))
+            found[longer] = target if longer == base else replace(target, info=replace(target.info, id=longer))
+            return
+        if other.url == target.url and other.info.labels == target.info.labels:
+            return
 
 
-def _json(data: bytes, where: str) -> object:
-    """JSON, read by the YAML reader where it is small (so that errors carry lines), else as JSON."""
+def _mark(target: ScrapeTarget) -> str:
+    """8 hex digits of the target's labels and URL."""
+    whole = json.dumps([target.url, sorted(target.info.labels.items())])
+    return hashlib.sha256(whole.encode()).hexdigest()[:8]
+
+
+async def _parsed(text: str, where: str) -> object:
+    """A target file's content, by the ending of its name."""
+    if where.endswith(".json"):
+        return _json(text, where, "text that is not JSON")
+    return parse_yaml(text, where) if len(text) <= SMALL_TEXT else await asyncio.to_thread(parse_yaml, text, where)
+
+
+def _json(text: str, where: str, else_it_is: str) -> object:
+    """JSON. Where it is small the YAML reader reads it once more, so that errors carry lines."""
     try:
-        text = data.decode("utf-8")
-        return json.loads(text) if len(text) > 4_000 else parse_yaml(text, where)
-    except ValueError:
-        raise ConfigError(where, "", "an answer that is not JSON", "a JSON list of target groups is needed") from None
-
-
-def make_target(config: ScrapeConfig, address: str, group: Mapping[str, str]) -> ScrapeTarget:
-    """The target of one address, by Prometheus' rules. Raises ConfigError for labels that cannot be followed."""
-    labels = {"__address__": address, "__metrics_path__": config.metrics_path, "__scheme__": config.scheme,
-              "job": config.job_name}
-    labels.update({f"__param_{name}": values[0] for name, values in config.params.items() if values})
-    labels.update(group)
-    where = config.where or config.job_name
-    address = labels["__address__"]
-    if labels["__scheme__"] != "http":
-        raise ConfigError(where, "__scheme__", labels["__scheme__"], "only http is supported yet")
-    interval = _timing(labels, "__scrape_interval__", config.scrape_interval_ms, where)
-    timeout = _timing(labels, "__scrape_timeout__", min(config.scrape_timeout_ms, interval), where)
-    if timeout > interval:
-        raise ConfigError(where, "__scrape_timeout__", f"{timeout}ms", "at most the scrape interval is allowed")
-    query = [(name, value) for name, values in sorted(config.params.items()) for value in values[1:]]
-    query += [(name.removeprefix("__param_"), value) for name, value in sorted(labels.items())
-              if name.startswith("__param_")]
-    path = labels["__metrics_path__"]
-    url = f"http://{address}{quote(path if path.startswith('/') else '/' + path, safe='/%:@&=+$,;~')}"
-    if query:
-        url += "?" + urlencode(sorted(query, key=lambda pair: pair[0]))
-    public = {name: value for name, value in labels.items() if not name.startswith("__") and value}
-    public.setdefault("instance", address)
-    node = public.get("node") or host_of(public["instance"])
-    info = TargetInfo(f"{public.get('job', config.job_name)}/{public['instance']}", public, node)
-    return ScrapeTarget(info, url, interval, timeout / 1000, config.honor_labels, config.honor_timestamps,
-                        config.sample_limit, config.body_size_limit)
-
-
-def _timing(labels: Mapping[str, str], name: str, default: int, where: str) -> int:
-    if name not in labels:
-        return default
-    found = parse_duration_ms(labels[name])
-    if not found:
-        raise ConfigError(where, name, labels[name], "a duration such as 15s is needed")
-    return found
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(where, "", else_it_is, "a JSON list of target groups is needed") from None
+    if len(text) <= SMALL_TEXT:
+        with suppress(ConfigError):  # JSON that YAML does not take: it has tabs, say
+            return parse_yaml(text, where)
+    return data

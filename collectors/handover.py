@@ -28,6 +28,8 @@ TIMEOUT_SECONDS = 30.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
 # 10 minutes at a flush every 5 s and at each tick, or this many samples (160 MB), whichever is reached first.
 MOST_ITEMS, MOST_SAMPLES = 160, 20_000_000
+MOST_PARCEL_SAMPLES = 1_500_000
+MOST_NEW_SERIES = 50_000  # a series that is new to the owner costs it half a kilobyte until the batch is committed
 REMEMBERED_MS = 600_000  # a layout unused for longer is sent again: the owner forgets it after a window (30 minutes)
 
 
@@ -109,6 +111,10 @@ class Handover:
     async def aclose(self) -> None:
         """Closes the connections. What is still queued is lost, as unacknowledged data may be."""
         await self._client.aclose()
+
+    def knows(self, layout_id: str) -> bool:
+        """True where the owner has committed a batch with this layout."""
+        return layout_id in self._known
 
     def put(self, parcel: Parcel) -> None:
         """Queues a parcel; where the queue is full its oldest parcels are dropped and counted (`handover_full`)."""
@@ -263,16 +269,22 @@ def _reason(answer: httpx.Response) -> str:
 
 
 def parcels(watermark: int, before: int, results: Sequence[tuple[Layout, Scrape]], events: Sequence[Event],
-            committed: Callable[[], None] | None = None, keep: bool = False, most_samples: int = 500_000) -> list[Parcel]:
-    """What is to be handed over as parcels of bounded size; only the last carries the watermark, the others `before`."""
+            committed: Callable[[], None] | None = None, keep: bool = False,
+            known: Callable[[str], bool] | None = None) -> list[Parcel]:
+    """What is to be handed over as parcels of bounded size; only the last carries the watermark, the others `before`.
+
+    known: says of a layout's id whether the owner has it; None: it has them all.
+    """
     out: list[Parcel] = []
     layouts: dict[str, Layout] = {}
     scrapes: list[Scrape] = []
-    size = 0
+    size = new = 0
     for layout, scrape in results:
-        if scrapes and size + len(scrape.values) > most_samples:
+        if scrapes and (size + len(scrape.values) > MOST_PARCEL_SAMPLES or new > MOST_NEW_SERIES):
             out.append(Parcel(before, tuple(layouts.values()), tuple(scrapes), keep=keep))
-            layouts, scrapes, size = {}, [], 0
+            layouts, scrapes, size, new = {}, [], 0, 0
+        if known is not None and layout.id not in layouts and not known(layout.id):
+            new += len(layout.series)
         layouts[layout.id] = layout
         scrapes.append(scrape)
         size += len(scrape.values)

@@ -18,7 +18,7 @@ from collectors.exposition_values import blank
 from core.derive import COMPANIONS, STALE_NAN
 from core.protocols import Join, MapSeries, SourcePlugin, TargetInfo
 from core.signals import SIGNALS
-from core.types import Floats, Layout, Series, SignalRef
+from core.types import Floats, Layout, Series, SignalRef, Target
 
 # Labels that say whose work runs on a part. dcgm-exporter repeats a series for each of them, which must not be added up.
 OWNERSHIP = frozenset({
@@ -81,6 +81,7 @@ class Mapper:
         """
         chosen: list[tuple[int, SignalRef]] = []
         votes: Counter[str] = Counter()
+        parts: dict[Target, Target] = {}
         added: set[tuple[str, str, str, tuple[tuple[str, str], ...]]] = set()
         told = _told(series, self._joins, self._infos)
         sets = {id(one.labels): one.labels for one in series}
@@ -99,7 +100,8 @@ class Mapper:
             votes[name] += 1
             rank = 1 if one.name in self._second or "_legacy_" in one.name else 0
             for signal in (ref.signal, *COMPANIONS.get(ref.signal, ())):
-                chosen.append((rank, SignalRef(index, signal, ref.target, ref.scale, ref.counter)))
+                part = parts.setdefault(ref.target, ref.target)  # one object a part, not one a series
+                chosen.append((rank, SignalRef(index, signal, part, ref.scale, ref.counter)))
         refs = _preferred(chosen)
         nodes = {ref.target.node for ref in refs}
         jobs = {ref.target.job for ref in refs if ref.target.kind == "rank"}

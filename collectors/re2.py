@@ -160,11 +160,21 @@ class Template:
         if plain:
             self._parts.append(plain)
         self.constant = not any(isinstance(one, tuple) for one in self._parts)
+        self._text = "".join(one for one in self._parts if isinstance(one, str))
 
     def expand(self, groups: Groups) -> str:
         """The replacement for what the groups took."""
-        return "".join(one if isinstance(one, str) else next((groups[i] for i in one if groups[i]), "")
-                       for one in self._parts)
+        if self.constant:
+            return self._text
+        out = []
+        for one in self._parts:
+            if isinstance(one, str):
+                out.append(one)
+            elif len(one) == 1:
+                out.append(groups[one[0]])
+            else:
+                out.append(next((groups[i] for i in one if groups[i]), ""))
+        return "".join(out)
 
 
 def _reference(text: str) -> tuple[str | None, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ ACTIONS = ("replace", "keep", "drop", "keepequal", "dropequal", "hashmod", "labe
 KEYS = ("source_labels", "separator", "target_label", "regex", "modulus", "replacement", "action")
 SEPARATOR, REPLACEMENT = ";", "$1"
 LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_TARGET = re.compile(r"(?:(?:[a-zA-Z_]|\$(?:\{\w+\}|\w+))+\w*)+", re.ASCII)
+_TARGET = re.compile(r"(?:[a-zA-Z_]|\$(?:\{\w+\}|\w))(?:\w|\$(?:\{\w+\}|\w))*", re.ASCII)
 _NEEDS_TARGET = ("replace", "keepequal", "dropequal", "hashmod", "lowercase", "uppercase")
 _BY_NAME = ("labelmap", "labeldrop", "labelkeep")
 
@@ -44,23 +44,26 @@ class RelabelRule:
         object.__setattr__(self, "_target", Template(self.target_label, self.pattern))
         object.__setattr__(self, "_value", Template(self.replacement, self.pattern))
 
-    def source(self, labels: Mapping[str, str]) -> str:
-        """The values of the source labels, joined."""
-        return self.separator.join(labels.get(one, "") for one in self.source_labels)
-
-    def prepare(self, many: Iterable[Mapping[str, str]]) -> None:
-        """Has the pattern look at all sets of labels at once."""
+    def apply(self, many: Sequence[Labels | None]) -> list[Labels | None]:
+        """Each set of labels after this rule, None where it is dropped (or was before). The given ones may be changed."""
         if self.action in _BY_NAME:
-            self.pattern.prepare({name for one in many for name in one})
-        elif self.action in ("replace", "keep", "drop"):
-            self.pattern.prepare({self.source(one) for one in many})
+            self.pattern.prepare({name for one in many if one is not None for name in one})
+            return [None if one is None else self._names(one) for one in many]
+        values = self._sources(many)
+        if self.action in ("replace", "keep", "drop"):
+            self.pattern.prepare(set(values))
+        return [None if one is None else self._by_value(one, value) for one, value in zip(many, values, strict=True)]
 
-    def apply(self, labels: Labels) -> Labels | None:
-        """The labels after this rule, None where it drops them. The given ones may be changed."""
+    def _sources(self, many: Sequence[Labels | None]) -> list[str]:
+        """The values of the source labels, joined; for what was dropped the empty text."""
+        if len(self.source_labels) == 1:
+            (name,) = self.source_labels
+            return ["" if one is None else one.get(name, "") for one in many]
+        join, names = self.separator.join, self.source_labels
+        return ["" if one is None else join([one.get(name, "") for name in names]) for one in many]
+
+    def _by_value(self, labels: Labels, value: str) -> Labels | None:
         action = self.action
-        if action in _BY_NAME:
-            return self._names(labels)
-        value = self.source(labels)
         if action == "replace":
             self._replace(labels, value)
         elif action in ("keep", "drop"):
@@ -79,7 +82,7 @@ class RelabelRule:
         if groups is None:
             return
         target: str = self._target.expand(groups)  # type: ignore[attr-defined]
-        if LABEL.fullmatch(target) is None:
+        if not self._target.constant and LABEL.fullmatch(target) is None:  # type: ignore[attr-defined]
             labels.pop(self.target_label, None)
             return
         result: str = self._value.expand(groups)  # type: ignore[attr-defined]
@@ -124,10 +127,14 @@ def relabel(labels: Mapping[str, str], rules: Sequence[RelabelRule]) -> Labels |
 
 def relabel_many(many: Sequence[Mapping[str, str]], rules: Sequence[RelabelRule]) -> list[Labels | None]:
     """Each set of labels after all rules. For many sets it costs far less a set than for one."""
-    out: list[Labels | None] = [{name: value for name, value in one.items() if value} for one in many]
+    return relabel_in_place([{name: value for name, value in one.items() if value} for one in many], rules)
+
+
+def relabel_in_place(many: Sequence[Labels], rules: Sequence[RelabelRule]) -> list[Labels | None]:
+    """The same for labels without empty values, which are changed."""
+    out: list[Labels | None] = list(many)
     for rule in rules:
-        rule.prepare(one for one in out if one is not None)
-        out = [None if one is None else rule.apply(one) for one in out]
+        out = rule.apply(out)
     return out
 
 

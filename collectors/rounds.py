@@ -49,7 +49,7 @@ class Outlet:
         self.reported = max(before, watermark)
         self._collector.tell_counts()
         events = [*events, *self._collector.restraint.events()]
-        for parcel in parcels(self.reported, before, rows, events, places):
+        for parcel in parcels(self.reported, before, rows, events, places, known=self._handover.knows):
             self._handover.put(parcel)
 
 

@@ -24,12 +24,13 @@ import numpy as np
 from collectors.discovery import ScrapeTarget
 from collectors.exposition import Known, Limits, LineParser, Page, Sample, is_openmetrics, parse_exposition
 from collectors.exposition_template import PageTemplate
-from collectors.fetch import Body, Fetch, Request
+from collectors.fetch import Body, Fetch
 from collectors.mapping import Mapper
 from collectors.page_budget import PageBudget
 from collectors.page_shape import (
     GPU,
     MAIN,
+    Labels,
     Merger,
     Row,
     Section,
@@ -41,6 +42,7 @@ from collectors.page_shape import (
     section_target,
     series_of,
 )
+from collectors.series_rules import SeriesRules
 from core.clock import monotonic_seconds
 from core.derive import STALE_NAN
 from core.errors import SourceError
@@ -88,12 +90,14 @@ class TargetScraper:
     _made: OrderedDict[str, Section] = field(default_factory=OrderedDict)
     _failed: Layout | None = None
 
+    def __post_init__(self) -> None:
+        self._rules = SeriesRules(self.target, self.tolerated)
+
     async def scrape(self, fetch: Fetch, slot_ms: int) -> Read:
         """Reads the target for this slot. Never raises for what a target does: the error is in the scrapes."""
         started = monotonic_seconds()
-        t = self.target
         try:
-            body = await fetch.get(Request(t.url, t.timeout_seconds, self._body_limit, allow_empty=False))
+            body = await fetch.get(self.target.request(self._body_limit))
             began = monotonic_seconds()  # nothing waits in `page`; asking for CPU time costs more than a short page
             rows = self.page(body, slot_ms, started)
             self.cpu_seconds = monotonic_seconds() - began
@@ -184,12 +188,15 @@ class TargetScraper:
         """The shape with other labels for some samples; None where two series would be one, or a budget has a say."""
         merge = Merger(self.target.info.labels, self.target.honor_labels)
         fresh = Shape(shape.samples, dict(shape.sections))
-        left = dict(changed)
+        try:
+            kept = self._rules.rows([(one.name, merge(one.labels), one.type, i) for i, one in changed.items()], self._taken())
+        except SourceError:
+            return None
+        left = {row[3]: row[:2] for row in kept}
         moved: dict[str, list[Row]] = {}
         for name, section in shape.sections.items():
-            rows = [(row[0], merge(left.pop(row[3]).labels), row[2], row[3]) if row[3] in left else row
-                    for row in section.rows()]
-            if len({row[:2] for row in rows}) != len(rows):
+            rows = self._rules.moved(section.rows(), changed, left)
+            if rows is None:
                 return None
             moved[name] = rows
         if left or (self.budget is not None and not self.budget.moved([r for rows in moved.values() for r in rows], slot_ms)):
@@ -203,7 +210,7 @@ class TargetScraper:
             known.forget()
         data = body.data if self.budget is None else self.budget.lines(body.data, slot_ms)
         page = parse_exposition(data, body.content_type, self._limits(), known=known)
-        if 0 < self.target.sample_limit < len(page.samples):
+        if 0 < self.target.sample_limit < len(page.samples) and not self.target.rules:  # else those count that are left
             raise SourceError("too_many_samples", f"{len(page.samples)} samples, {self.target.sample_limit} are allowed")
         self.tolerated.update(page.tolerated)
         before = self._shape
@@ -239,6 +246,10 @@ class TargetScraper:
         labels = tuple(sorted(self.target.info.labels.items()))
         return [Series(name, labels, "gauge") for name in OWN_SERIES]
 
+    def _taken(self) -> set[tuple[str, Labels]]:
+        """Names and labels of its own series: a page cannot speak for the scraper."""
+        return {(one.name, one.labels) for one in self._own()}
+
     def _values(self, page: Page, slot_ms: int) -> Floats:
         """float64[sample]; absent where the sample's own time is too far from the slot."""
         samples = page.samples
@@ -256,8 +267,10 @@ class TargetScraper:
         return None if self._shape is None else any(one.layout.signals for one in self._shape.sections.values())
 
     def _shape_of(self, samples: Sequence[Sample], slot_ms: int) -> Shape:
-        taken = [(one.name, one.labels) for one in self._own()]  # a page cannot speak for the scraper
-        rows = rows_of(samples, Merger(self.target.info.labels, self.target.honor_labels), taken)
+        # What relabelling makes of a series decides whether it is one of the scraper's own.
+        rows = rows_of(samples, Merger(self.target.info.labels, self.target.honor_labels),
+                       () if self.target.rules else self._taken())
+        rows = self._rules.rows(rows, self._taken())
         if self.budget is not None:
             rows = self.budget.rows(rows, slot_ms)
         shape = Shape(len(samples))

@@ -1,22 +1,27 @@
 """Prometheus' own `scrape_configs` (and `global`) as frozen dataclasses.
 
-What Greylag does not do yet is refused by name and line, so that a file copied from Prometheus never half works.
+What Greylag does not do is refused by name and line, so that a file copied from Prometheus never half works.
 Defaults are Prometheus': interval 1m, timeout 10s (never longer than the interval), path /metrics, labels and
 timestamps as its documentation says. Scrape configurations: static, file and HTTP service discovery.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from collectors.access import ACCESS_KEYS, OPEN, Access, parse_access
+from collectors.config_reader import Reader, parse_duration_ms, parse_size
+from collectors.relabel import LABEL, RelabelRule, parse_rules
 from core.config import GreylagConfig
-from core.errors import ConfigError, nearest
-from core.yamlfile import Node, read_yaml
+from core.errors import ConfigError
+from core.yamlfile import read_yaml
+
+__all__ = ["FileSd", "HttpSd", "Limits", "ScrapeConfig", "StaticGroup", "parse_duration_ms", "parse_groups", "parse_jobs",
+           "parse_size", "read_defaults", "read_scrape_configs"]
 
 MIB = 1024 * 1024
 DEFAULT_INTERVAL_MS, DEFAULT_TIMEOUT_MS = 60_000, 10_000
@@ -25,40 +30,42 @@ SHORTEST_INTERVAL_MS = 1000
 DEFAULT_BODY_LIMIT = 64 * MIB  # Prometheus has none; a page larger than this is a fault or an attack
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _refused(advice: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), advice)
 
 
-# What Prometheus knows and Greylag does not yet.
-LATER_JOB = _words("""
-relabel_configs metric_relabel_configs tls_config basic_auth authorization oauth2 proxy_url proxy_from_environment
-proxy_connect_header no_proxy follow_redirects enable_http2 http_headers bearer_token bearer_token_file
-track_timestamps_staleness scrape_classic_histograms always_scrape_classic_histograms
-convert_classic_histograms_to_nhcb native_histogram_bucket_limit native_histogram_min_bucket_factor scrape_native_histograms
-scrape_protocols scrape_fallback_protocol enable_compression label_limit label_name_length_limit
-label_value_length_limit target_limit keep_dropped_targets metric_name_validation_scheme metric_name_escaping_scheme
-scrape_failure_log_file extra_scrape_metrics
+# What Prometheus knows and Greylag does not do, with advice.
+_REMOVE = "remove it"
+LATER_ACCESS = {
+    **_refused("use basic_auth or authorization with a credentials_file that another program keeps fresh", "oauth2 sigv4"),
+    **_refused("targets are asked without a proxy: remove it",
+               "proxy_url proxy_from_environment proxy_connect_header no_proxy"),
+    **_refused("use authorization or basic_auth, or remove it", "http_headers"),
+}
+LATER_JOB = {
+    **LATER_ACCESS,
+    **_refused("targets come from static_configs, file_sd_configs and http_sd_configs: let a program that can ask there "
+               "write a file for file_sd_configs, or serve http_sd_configs", """
 azure_sd_configs consul_sd_configs digitalocean_sd_configs docker_sd_configs dockerswarm_sd_configs dns_sd_configs
 ec2_sd_configs eureka_sd_configs gce_sd_configs hetzner_sd_configs ionos_sd_configs kubernetes_sd_configs
 kuma_sd_configs lightsail_sd_configs linode_sd_configs marathon_sd_configs nerve_sd_configs nomad_sd_configs
 openstack_sd_configs ovhcloud_sd_configs puppetdb_sd_configs scaleway_sd_configs serverset_sd_configs stackit_sd_configs
-triton_sd_configs uyuni_sd_configs vultr_sd_configs aws_sd_configs
-""")
-LATER_SD = _words("""
-tls_config basic_auth authorization oauth2 proxy_url proxy_from_environment proxy_connect_header no_proxy
-follow_redirects enable_http2 http_headers bearer_token bearer_token_file
-""")
-LATER_GLOBAL = _words("""
-evaluation_interval rule_query_offset external_labels query_log_file body_size_limit sample_limit label_limit
-label_name_length_limit label_value_length_limit target_limit keep_dropped_targets scrape_protocols
-metric_name_validation_scheme metric_name_escaping_scheme scrape_failure_log_file convert_classic_histograms_to_nhcb
-scrape_native_histograms always_scrape_classic_histograms runtime extra_scrape_metrics
-""")
-
-_DURATION = re.compile(r"(?:(\d+)y)?(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
-_UNITS_MS = (365 * 86_400_000, 7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000, 1)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[KMGTPE]i?B?)?", re.IGNORECASE)
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+triton_sd_configs uyuni_sd_configs vultr_sd_configs aws_sd_configs"""),
+    **_refused(_REMOVE, """
+track_timestamps_staleness scrape_classic_histograms always_scrape_classic_histograms
+convert_classic_histograms_to_nhcb native_histogram_bucket_limit native_histogram_min_bucket_factor scrape_native_histograms
+scrape_protocols scrape_fallback_protocol enable_compression metric_name_validation_scheme metric_name_escaping_scheme
+scrape_failure_log_file extra_scrape_metrics"""),
+}
+LATER_GLOBAL = _refused(_REMOVE, """
+scrape_protocols metric_name_validation_scheme metric_name_escaping_scheme scrape_failure_log_file
+convert_classic_histograms_to_nhcb scrape_native_histograms always_scrape_classic_histograms extra_scrape_metrics""")
+# Read by Prometheus alone; they change nothing of what is scraped.
+UNUSED_GLOBAL = ("evaluation_interval", "rule_query_offset", "external_labels", "query_log_file", "runtime")
+UNUSED_FILE = ("alerting", "rule_files", "remote_write", "remote_read", "storage", "tracing", "otlp")
+LATER_FILE = {"scrape_config_files": "name these files in scrape_config_files of greylag.yaml"}
+LIMIT_KEYS = ("sample_limit", "body_size_limit", "label_limit", "label_name_length_limit", "label_value_length_limit",
+              "target_limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +90,27 @@ class HttpSd:
 
     url: str
     refresh_interval_ms: int = DEFAULT_REFRESH_MS["http_sd_configs"]
+    access: Access = OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a scrape, or a job, may bring before it fails as a whole. 0 = no limit, but for the body (bytes, unpacked).
+
+    sample_limit counts what metric_relabel_configs leave. label_limit counts the name too; lengths are bytes.
+    """
+
+    sample_limit: int = 0
+    body_size_limit: int = DEFAULT_BODY_LIMIT
+    label_limit: int = 0
+    label_name_length_limit: int = 0
+    label_value_length_limit: int = 0
+    target_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeConfig:
-    """One `scrape_configs` entry. sample_limit: 0 = none. where: file and line of the entry."""
+    """One `scrape_configs` entry. where: file and line of the entry."""
 
     job_name: str
     scrape_interval_ms: int = DEFAULT_INTERVAL_MS
@@ -97,112 +120,14 @@ class ScrapeConfig:
     params: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     honor_labels: bool = False
     honor_timestamps: bool = True
-    sample_limit: int = 0
-    body_size_limit: int = DEFAULT_BODY_LIMIT
+    limits: Limits = Limits()
     static_configs: tuple[StaticGroup, ...] = ()
     file_sd_configs: tuple[FileSd, ...] = ()
     http_sd_configs: tuple[HttpSd, ...] = ()
+    relabel_configs: tuple[RelabelRule, ...] = ()
+    metric_relabel_configs: tuple[RelabelRule, ...] = ()
+    access: Access = OPEN
     where: str = ""
-
-
-def parse_duration_ms(text: object) -> int | None:
-    """Milliseconds of a Prometheus duration (`15s`, `1m30s`, `0`), None where it is none."""
-    if text in (0, "0"):
-        return 0
-    if not isinstance(text, str) or not text:
-        return None
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        return None
-    return sum(int(n) * unit for n, unit in zip(found.groups(), _UNITS_MS, strict=True) if n)
-
-
-def parse_size(text: object) -> int | None:
-    """Bytes of a Prometheus size (`10MB`, `64MiB`; units are powers of 1024 as there), None where it is none."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text if text >= 0 else None
-    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None:
-        return None
-    unit = (found.group(2) or "B")[0].upper()
-    value = float(found.group(1)) * 1024 ** "BKMGTPE".index(unit)
-    return int(value) if math.isfinite(value) else None
-
-
-class _Reader:
-    """Takes keys from one mapping, with errors that name file and line."""
-
-    def __init__(self, data: Any, where: str, path: str) -> None:
-        if not isinstance(data, Mapping):
-            raise ConfigError(where, path, data, "a mapping is needed")
-        self.data, self.path = data, path
-        self._where = data.where() if isinstance(data, Node) else where
-
-    def where(self, key: str | None = None) -> str:
-        return self.data.where(key) if isinstance(self.data, Node) else self._where
-
-    def name(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def fail(self, key: str, given: object, allowed: str) -> ConfigError:
-        return ConfigError(self.where(key), self.name(key), given, allowed)
-
-    def check_keys(self, known: Sequence[str], later: frozenset[str]) -> None:
-        for key in self.data:
-            if key in later:
-                raise self.fail(key, "a key that is not supported yet", "remove it")
-            if key not in known:
-                hint = nearest(key, [*known, *later])
-                raise self.fail(key, "an unknown key", f"allowed are: {', '.join(sorted(known))}{hint}")
-
-    def duration(self, key: str, default: int) -> int:
-        if self.data.get(key) is None:
-            return default
-        found = parse_duration_ms(self.data[key])
-        if found is None:
-            raise self.fail(key, self.data[key], "a duration such as 15s or 1m30s is needed")
-        return found
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.data.get(key, default)
-        if not isinstance(value, str) or not value:
-            raise self.fail(key, value, "text is needed" if key in self.data else "this key is required")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.data.get(key, default)
-        if not isinstance(value, bool):
-            raise self.fail(key, value, "true or false is needed")
-        return value
-
-    def number(self, key: str, default: int) -> int:
-        value = self.data.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.fail(key, value, "a whole number, 0 or more, is needed")
-        return value
-
-    def size(self, key: str, default: int) -> int:
-        if self.data.get(key) is None:
-            return default
-        found = parse_size(self.data[key])
-        if found is None:
-            raise self.fail(key, self.data[key], "a size such as 10MB is needed")
-        return found or default  # 0 means no limit to Prometheus; Greylag keeps its own
-
-    def items(self, key: str) -> list[Any]:
-        value = self.data.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, (list, tuple)):
-            raise self.fail(key, value, "a list is needed")
-        return list(value)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self.items(key)
-        for value in values:
-            if not isinstance(value, str) or not value:
-                raise self.fail(key, value, "a list of texts is needed")
-        return tuple(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,29 +136,48 @@ class Defaults:
 
     scrape_interval_ms: int = DEFAULT_INTERVAL_MS
     scrape_timeout_ms: int = DEFAULT_TIMEOUT_MS
+    limits: Limits = Limits()
 
 
 def read_defaults(data: Any, where: str) -> Defaults:
     """The `global` section. Raises ConfigError."""
     if data is None:
         return Defaults()
-    reader = _Reader(data, where, "global")
-    reader.check_keys(("scrape_interval", "scrape_timeout"), LATER_GLOBAL)
+    reader = Reader(data, where, "global")
+    reader.check_keys(("scrape_interval", "scrape_timeout", "keep_dropped_targets", *LIMIT_KEYS, *UNUSED_GLOBAL), LATER_GLOBAL)
+    parse_labels(reader, "external_labels")
     interval = _interval(reader, DEFAULT_INTERVAL_MS)
-    timeout = reader.duration("scrape_timeout", min(DEFAULT_TIMEOUT_MS, interval))
-    if not 0 < timeout <= interval:
-        raise reader.fail("scrape_timeout", data.get("scrape_timeout"), "more than 0 and at most scrape_interval is allowed")
-    return Defaults(interval, timeout)
+    timeout = _timeout(reader, min(DEFAULT_TIMEOUT_MS, interval), interval)
+    return Defaults(interval, timeout, _limits(reader, Limits()))
 
 
-def _interval(reader: _Reader, default: int) -> int:
+def _interval(reader: Reader, default: int) -> int:
     interval = reader.duration("scrape_interval", default)
     if interval < SHORTEST_INTERVAL_MS:
         raise reader.fail("scrape_interval", reader.data.get("scrape_interval"), "at least 1s is allowed")
     return interval
 
 
-def parse_labels(reader: _Reader, key: str = "labels") -> dict[str, str]:
+def _timeout(reader: Reader, default: int, interval: int) -> int:
+    timeout = reader.duration("scrape_timeout", default)
+    if not 0 < timeout <= interval:
+        raise reader.fail("scrape_timeout", reader.data.get("scrape_timeout"),
+                          "more than 0 and at most scrape_interval is allowed")
+    return timeout
+
+
+def _limits(reader: Reader, default: Limits) -> Limits:
+    return Limits(
+        reader.number("sample_limit", default.sample_limit),
+        reader.size("body_size_limit", default.body_size_limit),
+        reader.number("label_limit", default.label_limit),
+        reader.number("label_name_length_limit", default.label_name_length_limit),
+        reader.number("label_value_length_limit", default.label_value_length_limit),
+        reader.number("target_limit", default.target_limit),
+    )
+
+
+def parse_labels(reader: Reader, key: str = "labels") -> dict[str, str]:
     """A label mapping. Raises ConfigError for a name that is none or a value that is no text."""
     data = reader.data.get(key)
     if data is None:
@@ -241,7 +185,7 @@ def parse_labels(reader: _Reader, key: str = "labels") -> dict[str, str]:
     if not isinstance(data, Mapping):
         raise reader.fail(key, data, "a mapping of label names to texts is needed")
     for name, value in data.items():
-        if not _LABEL.fullmatch(str(name)):
+        if not LABEL.fullmatch(str(name)):
             raise reader.fail(key, name, "a label name of letters, digits and _ is needed")
         if not isinstance(value, (str, int, float)) or isinstance(value, bool):
             raise reader.fail(key, value, f"a text is needed for the label {name}")
@@ -254,8 +198,8 @@ def parse_groups(data: Any, where: str, path: str = "") -> tuple[StaticGroup, ..
         raise ConfigError(where, path, data, "a list of target groups is needed")
     groups = []
     for i, one in enumerate(data):
-        reader = _Reader(one, where, f"{path}[{i}]")
-        reader.check_keys(("targets", "labels", "source"), frozenset())
+        reader = Reader(one, where, f"{path}[{i}]")
+        reader.check_keys(("targets", "labels", "source"), {})
         targets = reader.texts("targets")
         for address in targets:
             if "/" in address or not address.strip():
@@ -265,8 +209,8 @@ def parse_groups(data: Any, where: str, path: str = "") -> tuple[StaticGroup, ..
 
 
 def _file_sd(data: Any, where: str, path: str) -> FileSd:
-    reader = _Reader(data, where, path)
-    reader.check_keys(("files", "refresh_interval"), frozenset())
+    reader = Reader(data, where, path)
+    reader.check_keys(("files", "refresh_interval"), {})
     files = reader.texts("files")
     if not files:
         raise reader.fail("files", "nothing", "this key is required")
@@ -277,53 +221,52 @@ def _file_sd(data: Any, where: str, path: str) -> FileSd:
 
 
 def _http_sd(data: Any, where: str, path: str) -> HttpSd:
-    reader = _Reader(data, where, path)
-    reader.check_keys(("url", "refresh_interval"), LATER_SD)
+    reader = Reader(data, where, path)
+    reader.check_keys(("url", "refresh_interval", *ACCESS_KEYS), LATER_ACCESS)
     url = reader.text("url")
-    if not url.startswith("http://"):
-        raise reader.fail("url", url, "an address that starts with http:// is needed (https is not supported yet)")
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        sound = False
+    if "@" in url.split("?")[0]:
+        # Never shown: what stands before the @ may be a password.
+        raise reader.fail("url", "an address with a user in it", "use basic_auth")
+    if not sound:
+        raise reader.fail("url", url, "an address that starts with http:// or https:// is needed")
     refresh = reader.duration("refresh_interval", DEFAULT_REFRESH_MS["http_sd_configs"])
-    return HttpSd(url, max(refresh, SHORTEST_INTERVAL_MS))
+    return HttpSd(url, max(refresh, SHORTEST_INTERVAL_MS), parse_access(reader))
 
 
-def _params(reader: _Reader) -> dict[str, tuple[str, ...]]:
-    data = reader.data.get("params")
-    if data is None:
-        return {}
-    inner = _Reader(data, reader.where("params"), reader.name("params"))
-    return {str(key): inner.texts(key) for key in inner.data}
+def _params(reader: Reader) -> dict[str, tuple[str, ...]]:
+    inner = reader.within("params")
+    return {} if inner is None else {str(key): inner.texts(key, empty=True) for key in inner.data}
 
 
 JOB_KEYS = ("job_name", "scrape_interval", "scrape_timeout", "metrics_path", "scheme", "params", "honor_labels",
-            "honor_timestamps", "sample_limit", "body_size_limit", "static_configs", "file_sd_configs", "http_sd_configs")
+            "honor_timestamps", *LIMIT_KEYS, *ACCESS_KEYS, "keep_dropped_targets", "static_configs", "file_sd_configs",
+            "http_sd_configs", "relabel_configs", "metric_relabel_configs")
 
 
 def parse_job(data: Any, defaults: Defaults, where: str, path: str) -> ScrapeConfig:
     """One entry of `scrape_configs`. Raises ConfigError."""
-    reader = _Reader(data, where, path)
+    reader = Reader(data, where, path)
     reader.check_keys(JOB_KEYS, LATER_JOB)
     interval = _interval(reader, defaults.scrape_interval_ms)
-    timeout = reader.duration("scrape_timeout", min(defaults.scrape_timeout_ms, interval))
-    if not 0 < timeout <= interval:
-        raise reader.fail("scrape_timeout", data.get("scrape_timeout"), "more than 0 and at most scrape_interval is allowed")
+    timeout = _timeout(reader, min(defaults.scrape_timeout_ms, interval), interval)
     scheme = reader.text("scheme", "http")
-    if scheme != "http":
-        raise reader.fail("scheme", scheme, "only http is supported yet")
-    metrics_path = reader.text("metrics_path", "/metrics")
-    if not metrics_path.startswith("/"):
-        raise reader.fail("metrics_path", metrics_path, "a path that starts with / is needed")
+    if scheme not in ("http", "https"):
+        raise reader.fail("scheme", scheme, "allowed are: http, https")
     at = reader.where()
-    static = reader.items("static_configs")
     return ScrapeConfig(
-        reader.text("job_name"), interval, timeout, metrics_path, scheme, _params(reader),
-        reader.flag("honor_labels", False), reader.flag("honor_timestamps", True), reader.number("sample_limit", 0),
-        reader.size("body_size_limit", DEFAULT_BODY_LIMIT),
-        parse_groups(static, at, reader.name("static_configs")),
+        reader.text("job_name"), interval, timeout, reader.text("metrics_path", "/metrics"), scheme, _params(reader),
+        reader.flag("honor_labels", False), reader.flag("honor_timestamps", True), _limits(reader, defaults.limits),
+        parse_groups(reader.items("static_configs"), at, reader.name("static_configs")),
         tuple(_file_sd(one, at, f"{reader.name('file_sd_configs')}[{i}]")
               for i, one in enumerate(reader.items("file_sd_configs"))),
         tuple(_http_sd(one, at, f"{reader.name('http_sd_configs')}[{i}]")
               for i, one in enumerate(reader.items("http_sd_configs"))),
-        at,
+        parse_rules(reader, "relabel_configs"), parse_rules(reader, "metric_relabel_configs"), parse_access(reader), at,
     )
 
 
@@ -333,22 +276,24 @@ def parse_jobs(entries: Sequence[Any], defaults: Defaults, where: str) -> tuple[
 
 
 def _included(config: GreylagConfig, defaults: Defaults) -> list[ScrapeConfig]:
+    """The jobs of the files that `scrape_config_files` names; a file with a `global` of its own goes by that one."""
     found: list[ScrapeConfig] = []
     for pattern in config.scrape_config_files:
         path = config.resolve(pattern)
         files = sorted(path.parent.glob(path.name)) if "*" in path.name else [path]
         for file in files:
             data = read_yaml(file)
-            reader = _Reader(data, str(file), "")
-            reader.check_keys(("scrape_configs",), frozenset())
-            found += parse_jobs(reader.items("scrape_configs"), defaults, str(file))
+            reader = Reader(data, str(file), "")
+            reader.check_keys(("global", "scrape_configs", *UNUSED_FILE), LATER_FILE)
+            own = defaults if data.get("global") is None else read_defaults(data["global"], str(file))
+            found += parse_jobs(reader.items("scrape_configs"), own, str(file))
     return found
 
 
 def read_scrape_configs(config: GreylagConfig) -> tuple[ScrapeConfig, ...]:
     """All scrape configurations of `greylag.yaml` and of the files it names. Raises ConfigError.
 
-    Relative paths in file_sd_configs are made relative to the file that names them.
+    Relative paths are made relative to the file that names them.
     """
     where = config.file or "greylag.yaml"
     # core hands `global` over as a plain mapping or as a Node; both are read.
@@ -364,5 +309,6 @@ def read_scrape_configs(config: GreylagConfig) -> tuple[ScrapeConfig, ...]:
 
 def _anchored(job: ScrapeConfig) -> ScrapeConfig:
     folder = Path(job.where.rpartition(":")[0] or job.where).parent
-    anchored = tuple(replace(sd, files=tuple(str(folder / file) for file in sd.files)) for sd in job.file_sd_configs)
-    return replace(job, file_sd_configs=anchored)
+    files = tuple(replace(sd, files=tuple(str(folder / file) for file in sd.files)) for sd in job.file_sd_configs)
+    urls = tuple(replace(sd, access=sd.access.anchored(folder)) for sd in job.http_sd_configs)
+    return replace(job, file_sd_configs=files, http_sd_configs=urls, access=job.access.anchored(folder))

@@ -19,6 +19,7 @@ from collectors.handover import Handover
 from collectors.leaseholder import LeaseHolder
 from collectors.rounds import Outlet, Slotted, lock_step
 from collectors.schedule import SLOT_MS, slot_at_or_after
+from collectors.watched_files import WatchedFiles
 from core.clock import Clock
 from core.config import GreylagConfig
 from core.errors import Unavailable
@@ -34,7 +35,7 @@ async def run_worker(config: GreylagConfig, clock: Clock, owner_url: str, worker
     """Collects until `stop` is set. Raises ConfigError where the scrape configuration is wrong."""
     telemetry = telemetry or Telemetry()
     names = Resolver(Helpers())
-    fetch = HttpFetch(names.addresses)
+    fetch = HttpFetch(names.addresses, WatchedFiles(names.helpers))
     collector = Collector(config, fetch, worker, telemetry)
     handover = Handover(owner_url, worker, telemetry)
     holder = LeaseHolder(worker, handover, collector)

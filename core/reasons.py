@@ -16,6 +16,12 @@ SCRAPE_REASONS: dict[str, str] = {
     "truncated": "the body ends before its announced length or in the middle of a line",
     "empty_body": "the target answered 200 with an empty body",
     "stale_generation": "the collector that sent it no longer owns the target",
+    "tls_failed": "the TLS handshake failed, or a file of tls_config cannot be used",
+    "secret_unreadable": "the file of a password or of credentials cannot be used",
+    "too_many_targets": "the job has more targets than target_limit",
+    "label_limits": "a series breaks label_limit, label_name_length_limit or label_value_length_limit",
+    "bad_relabelling": "metric_relabel_configs leave a series without a name, or with a name that is none",
+    "file_unreadable": "a file that is read by its path cannot be read",
 }
 INGEST_REASONS: dict[str, str] = {
     "duplicate": "the same series, time and value came twice; the first was kept",

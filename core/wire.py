@@ -1,4 +1,5 @@
-"""Batches on the wire between collector and owner: a JSON header line, then the values as little-endian float64.
+"""Batches on the wire between collector and owner: a JSON header line, one JSON line a layout, then the values as
+little-endian float64. Layouts are read one by one: a start hands over thousands of them, of thousands of series each.
 
 Nothing of it is executed on reading (no pickle). Stale markers and NaN keep their bits.
 """
@@ -81,23 +82,27 @@ def encode_batch(batch: Batch) -> bytes:
     """The batch as bytes."""
     header = {
         "worker": batch.worker, "epoch": batch.epoch, "seq": batch.seq, "watermark": batch.watermark,
-        "layouts": [layout_out(one) for one in batch.layouts],
+        "layouts": len(batch.layouts),
         "scrapes": [[s.layout_id, s.target_id, s.at, len(s.values), s.took_seconds, s.error, s.generation] for s in batch.scrapes],
         "events": [event_out(one) for one in batch.events],
         "telemetry": batch.telemetry,
     }
-    body = b"".join(np.ascontiguousarray(s.values, "<f8").tobytes() for s in batch.scrapes)
-    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
+    parts = [json.dumps(header, separators=(",", ":")).encode(), b"\n"]
+    for one in batch.layouts:
+        parts += [json.dumps(layout_out(one), separators=(",", ":")).encode(), b"\n"]
+    parts += [np.ascontiguousarray(s.values, "<f8").data for s in batch.scrapes if len(s.values)]
+    return b"".join(parts)
 
 
 def decode_batch(data: bytes) -> Batch:
     """The batch that `encode_batch` made. Raises SourceError(`truncated` or `bad_syntax`) on anything else."""
-    cut = data.find(b"\n")
-    if cut < 0:
-        raise SourceError("truncated", "a batch without a header line")
+    cut = _line_end(data, 0)
     try:
         head = json.loads(data[:cut])
-        layouts = tuple(layout_in(row) for row in head["layouts"])
+        layouts = []
+        for _ in range(int(head["layouts"])):
+            start, cut = cut + 1, _line_end(data, cut + 1)
+            layouts.append(layout_in(json.loads(data[start:cut])))
         events = tuple(event_in(row) for row in head["events"])
         rows = [(str(i), str(t), int(at), int(n), float(took), error, int(gen)) for i, t, at, n, took, error, gen in head["scrapes"]]
         own = tuple((str(name), tuple((str(k), str(v)) for k, v in labels), float(value))
@@ -112,4 +117,11 @@ def decode_batch(data: bytes) -> Batch:
         values = np.frombuffer(data, "<f8", n, at_byte)
         at_byte += 8 * n
         scrapes.append(Scrape(layout_id, target_id, at, values, took, failure, generation))
-    return Batch(*key, layouts, tuple(scrapes), events, own)
+    return Batch(*key, tuple(layouts), tuple(scrapes), events, own)
+
+
+def _line_end(data: bytes, start: int) -> int:
+    cut = data.find(b"\n", start)
+    if cut < 0:
+        raise SourceError("truncated", "a batch that ends in the middle of a line")
+    return cut

@@ -51,6 +51,7 @@ class Catalogue:
         self.kinds = Kinds()
         self.next_id = 0
         self.next_entity = 0
+        self.partial: set[int] = set()  # targets that speak in parts (logs, pushes): none of them owns a series alone
         self.moved = 0  # grows whenever a series changes its owner
         self.targets: list[str] = []
         self.former: dict[int, list[tuple[int, int]]] = {}
@@ -161,6 +162,8 @@ class Catalogue:
         """
         with self.lock:
             target = self.target(layout.target_id)
+            if layout.partial:
+                self.partial.add(target)
             bases, shapes, sets = self._sets(layout.series)
             entity, column = self._places(layout, bases, shapes, sets, target)
             ids = np.full(len(sets), NONE, np.uint32)

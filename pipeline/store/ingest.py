@@ -149,8 +149,8 @@ class Planner:
 
     def restore(self, target_id: str, at: int, wide: Ids, long: Ids) -> None:
         """The target's newest reading, from the rows of that time."""
-        book = self.catalogue
-        book.reading_ms[book.target(target_id)] = at
+        target = self.catalogue.target(target_id)  # first: a new target may move the array
+        self.catalogue.reading_ms[target] = at
         self._targets[target_id] = _TargetState(at, None, [], wide, long)
 
     def readings(self, before: int) -> list[tuple[str, int, Ids, Ids]]:
@@ -274,17 +274,17 @@ class Planner:
             layouts = tuple([one for one, _ in pieces])
             if layouts and layouts == state.layouts:
                 self._steady(plan, state, at, pieces)
+                pieces = []
             else:
-                self._changed(plan, state, target_id, at, pieces)
+                pieces = self._changed(plan, state, target_id, at, pieces)
             state.at = at
-            book = self.catalogue
-            book.reading_ms[book.target(target_id)] = at
-        else:
-            for known, values in pieces:
-                ids, shown = known.shown(values)
-                self._late(plan, at, ids, shown)
-                if at == state.at:
-                    self._complete(state, ids)
+            target = self.catalogue.target(target_id)  # first: a new target may move the array
+            self.catalogue.reading_ms[target] = at
+        for known, values in pieces:
+            ids, shown = known.shown(values)
+            self._late(plan, at, ids, shown)
+            if at == state.at:
+                self._complete(state, ids)
 
     def _steady(self, plan: Plan, state: _TargetState, at: int, pieces: Sequence[tuple[KnownLayout, Floats]]) -> None:
         hour = plan.hour(at)
@@ -311,8 +311,9 @@ class Planner:
             self._watch(plan, state, at)
 
     def _changed(self, plan: Plan, state: _TargetState, target_id: str, at: int,
-                 pieces: Sequence[tuple[KnownLayout, Floats]]) -> None:
-        """A reading whose layouts are not the last one's: what is gone is ended, what is here becomes alive."""
+                 pieces: Sequence[tuple[KnownLayout, Floats]]) -> list[tuple[KnownLayout, Floats]]:
+        """A reading whose layouts are not the last one's: what is gone is ended, what is here becomes alive. Gives the
+        pieces that repeat series of others: they are not written yet."""
         book, target = self.catalogue, self.catalogue.target(target_id)
         before_wide, before_long = self._present(state)
         plain, extra = _disjoint(pieces)
@@ -342,10 +343,9 @@ class Planner:
                 state.unseen.append((i, new))
         if state.unseen:
             self._watch(plan, state, at)
-        for known, values in extra:
-            self._late(plan, at, *known.shown(values))
         if not wrote and not extra:
             plan.silent[target_id] = at
+        return extra
 
     def _end(self, plan: Plan, at: int, wide: Ids, long: Ids, now: Sequence[KnownLayout]) -> bool:
         """Stale markers. An entity that the reading still has a row of needs none of its own."""

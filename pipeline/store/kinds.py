@@ -33,7 +33,7 @@ Shape = tuple[Keys, Labels]  # label keys without pivots, and the pivot labels w
 Need = tuple[str, str, int]  # metric name, type, number of the shape
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Column:
     """A metric (and pivot value) in its kind's table; index counts from 0 and names the column `c<index>`."""
 

@@ -76,15 +76,8 @@ class Reading(Samples):
         if not len(ids) or end < start:
             return []
         book = self._catalogue
-        pieces: dict[int, list[Piece]] = {}
-        for number, piece in self._answer(ids, start, end, most):
-            if len(piece[0]):
-                pieces.setdefault(number, []).append(piece)
-        out = []
-        for number, some in pieces.items():
-            at, values = merged(some)
-            if len(at):
-                out.append(SeriesArrays(book.get(number), at, values))
+        found = self.samples_of(ids, start, end, most)
+        out = [SeriesArrays(book.get(number), at, values) for number, (at, values) in found.items() if len(at)]
         if sum(len(one.at) for one in out) > most:
             raise _too_many(most)
         out.sort(key=lambda one: (one.series.name, one.series.labels))
@@ -187,6 +180,33 @@ class Reading(Samples):
     def layout(self, layout_id: str) -> Layout | None:
         """A layout that was handed over before, also by an earlier process; None where it is not known."""
         return self._layout_in(self.rows(LAYOUT, [layout_id]))
+
+    def recent_layouts(self, start: int) -> Iterator[tuple[Layout, Ids]]:
+        """(layout, ids of its series) of layouts that mean signals, cut down to the series that do and had a sample since
+        `start` (ms); by target, the newest layout of a target first."""
+        book = self._catalogue
+        ids = [row[0] for row in self.rows("SELECT id FROM layouts WHERE names != '' ORDER BY target_id, rowid DESC")]
+        for at in range(0, len(ids), LAYOUTS_AT_ONCE):
+            some = ids[at : at + LAYOUTS_AT_ONCE]
+            rows = self.rows("SELECT id, target_id, node, job, source, partial, series, signals FROM layouts"
+                             " WHERE id IN (SELECT unnest(?)) ORDER BY target_id, rowid DESC", [some])
+            for row in rows:
+                numbers = np.array(row[6], np.uint32)
+                live = (book.seen_last(numbers) >= start).tolist()
+                kept = [ref for ref in unpack(row[7]) if live[ref.index]]
+                if kept:
+                    places = {i: n for n, i in enumerate(sorted({ref.index for ref in kept}))}
+                    mine = numbers[list(places)]
+                    refs = tuple([SignalRef(places[r.index], r.signal, r.target, r.scale, r.counter) for r in kept])
+                    yield Layout(row[0], row[1], tuple([book.get(i) for i in mine.tolist()]), refs, *row[2:6]), mine
+
+    def samples_of(self, ids: Ids, start: int, end: int, most: int = MOST_SAMPLES) -> dict[int, Piece]:
+        """(at, values) by series id, as `arrays`, of these series (ascending); those without samples are left out."""
+        pieces: dict[int, list[Piece]] = {}
+        for number, piece in self._answer(ids, start, end, most):
+            if len(piece[0]):
+                pieces.setdefault(number, []).append(piece)
+        return {number: merged(some) for number, some in pieces.items()}
 
     def meanings(self, signal: str, start: int, end: int, node: str | None = None,
                  most: int = 512) -> list[tuple[str, Series, SignalRef]]:

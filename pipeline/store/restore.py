@@ -45,6 +45,8 @@ def read_catalogue(cursor: Cursor, floor: int) -> Catalogue:
             owner[place[number]] = book.target(target_id)
     book.add_series(ids, entity, filled(found["col"], -1).astype(np.int16), owner.astype(np.int32))
     book.first_ms[ids], book.last_ms[ids] = filled(found["first_ms"], NEVER), filled(found["last_ms"], NEVER)
+    for (target_id,) in cursor.execute("SELECT DISTINCT target_id FROM layouts WHERE partial").fetchall():
+        book.partial.add(book.target(target_id))
     for series, entity_id, until in cursor.execute("SELECT series, entity, until_ms FROM moves").fetchall():
         book.former.setdefault(series, []).append((entity_id, until))
     return book
@@ -72,7 +74,8 @@ class Readings:
         rows = cursor.execute("SELECT target_id, at_ms, wide, tall FROM readings").fetchall()
         for target_id, at, _, _ in rows:
             self.stored[target_id] = at
-            book.reading_ms[book.target(target_id)] = at
+            target = book.target(target_id)  # first: a new target may move the array
+            book.reading_ms[target] = at
         newest = [(part, *_newest(cursor, part)) for part in segments.parts]
         for part, ids, first, last in newest:
             self._times(part, ids, first, last)

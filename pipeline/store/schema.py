@@ -20,7 +20,7 @@ SCHEMA_VERSION = 2
 FILE_NAME = "greylag.duckdb"
 # Files that DuckDB 1.5 can still read: a step back to the older release loses nothing.
 STORAGE_VERSION = "v1.5.0"
-CHECKPOINT_THRESHOLD = "96MB"
+CHECKPOINT_THRESHOLD = "32MB"
 
 # Version 2. kinds, columns, entities and series are the catalogue (`pipeline.store.kinds`): a column of kind -1 says that
 # the metric goes to the long table; a series without an entity is a long one. readings: newest readings of targets that

@@ -25,6 +25,7 @@ from pipeline.store.segments import Part, Segment
 # One transaction takes at most so many samples and batches: it bounds its memory and how long the first one waits.
 GROUP_SAMPLES = 1_000_000
 GROUP_BATCHES = 64
+LINGER_SAMPLES = 300_000  # so many samples share the fixed cost well enough (performance.md §4)
 MOST_WAITING = 256
 CHECKPOINT_SECONDS, CHECKPOINT_RETRY_SECONDS = 300.0, 30.0
 SEAL_RETRY_SECONDS = 60.0
@@ -46,10 +47,15 @@ class _Job:
 
 
 class StoreWriter:
-    """All writes to a store, from any thread. Each method gives a Future that is done once the write is committed."""
+    """All writes to a store, from any thread. Each method gives a Future that is done once the write is committed.
 
-    def __init__(self, store: DuckStore, keep_house: bool = True) -> None:
+    linger_seconds: how long a small append waits for others to share its transaction (a transaction has a fixed cost for
+    each table and column); other work ends the wait.
+    """
+
+    def __init__(self, store: DuckStore, keep_house: bool = True, linger_seconds: float = 0.0) -> None:
         self.store = store
+        self._linger_seconds = linger_seconds
         self._keep_house = keep_house
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._waiting = 0
@@ -137,9 +143,11 @@ class StoreWriter:
     def _gather(self, first: _Job) -> tuple[list[_Job], _Job | None, bool]:
         """The appends that wait now: (them, the other job that came next, whether the end was asked for)."""
         group, samples = [first], first.size
+        until = monotonic_seconds() + self._linger_seconds
         while len(group) < GROUP_BATCHES and samples < GROUP_SAMPLES:
+            pause = until - monotonic_seconds() if samples < LINGER_SAMPLES else 0.0
             try:
-                job = self._jobs.get_nowait()
+                job = self._jobs.get(timeout=pause) if pause > 0 else self._jobs.get_nowait()
             except queue.Empty:
                 break
             if job is None:
@@ -226,6 +234,13 @@ class StoreWriter:
                 self._not_sealed(part, error)
             else:
                 self._jobs.put(_Job(work=functools.partial(self._finish, part, segments)))
+        for merge in self.store.compact_due():
+            try:
+                made = self.store.write_merge(merge)
+            except GreylagError as error:  # nothing is lost: the files stay as they are
+                self.last_failure = str(error)
+                return
+            self._jobs.put(_Job(work=functools.partial(self.store.commit_merge, merge, made)))
 
     def _finish(self, part: Part, segments: list[Segment]) -> None:
         try:

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.budgets import TargetBudgetKeeper
-from collectors.discovery import make_target
+from collectors.discovery import ScrapeTarget
 from collectors.exposition import parse_exposition
 from collectors.fetch import Body
 from collectors.mapping import Mapper
 from collectors.page_budget import PageBudget
 from collectors.page_thinning import NEW_AT_ONCE, PageThinner
 from collectors.scrape import TargetScraper, known_series
-from collectors.scrape_config import ScrapeConfig
 from core.clock import process_cpu_seconds
 from core.config import TargetBudget
 from core.plugins import load_plugins
+from core.protocols import TargetInfo
 
 T0 = 1_800_000_000_000
 MAPPER = Mapper(load_plugins("collectors.sources"))
@@ -53,7 +53,8 @@ class Pages:
 
 
 def scraper_of(host, keeper, mapper=MAPPER, known=None):
-    target = make_target(ScrapeConfig("node"), f"{host}:9100", {})
+    labels = {"instance": f"{host}:9100", "job": "node"}
+    target = ScrapeTarget(TargetInfo(f"node/{host}:9100", labels, host), f"http://{host}:9100/metrics", 15_000, 10.0)
     return TargetScraper(target, mapper, Counter(), known or known_series(), PageBudget(target, keeper, mapper))
 
 

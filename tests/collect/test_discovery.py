@@ -9,8 +9,11 @@ import pytest
 
 from collectors.discovery import Discovery, make_target
 from collectors.fetch import HttpFetch
-from collectors.scrape_config import FileSd, HttpSd, ScrapeConfig, StaticGroup
-from core.errors import ConfigError
+from collectors.re2 import Pattern
+from collectors.relabel import RelabelRule
+from collectors.scrape_config import FileSd, HttpSd, Limits, ScrapeConfig, StaticGroup
+from collectors.watched_files import WatchedFiles
+from core.errors import ConfigError, SourceError
 from tests.collect.doors import reply, serve
 
 
@@ -50,7 +53,7 @@ def test_node_of_a_target(address, labels, node):
     assert make_target(ScrapeConfig("j"), address, labels).info.node == node
 
 
-@pytest.mark.parametrize("labels", [{"__scheme__": "https"}, {"__scrape_interval__": "x"}, {"__scrape_timeout__": "2m"}])
+@pytest.mark.parametrize("labels", [{"__scheme__": "ftp"}, {"__scrape_interval__": "10ms"}, {"__scrape_interval__": "x"}, {"__scrape_timeout__": "2m"}])
 def test_labels_that_cannot_be_followed(labels):
     """A label that asks for what is not there is an error, not a guess."""
     with pytest.raises(ConfigError):
@@ -115,3 +118,56 @@ def test_http_sd_is_not_asked_before_its_interval_is_over():
     seen, _ = asyncio.run(act())
     assert len(asked) == 1
     assert len(seen[2]) == 1
+
+
+def test_targets_are_known_by_labels_and_url():
+    """Two targets that differ only in a label are two, with ids that do not hang on their order; equal ones are one."""
+    groups = [StaticGroup(("a:1",), {"team": "x"}), StaticGroup(("a:1",), {"team": "y"}), StaticGroup(("a:1",), {"team": "x"}),
+              StaticGroup(("a:1",), {"team": "z"})]
+    seen, _ = asyncio.run(targets_of(ScrapeConfig("j", static_configs=tuple(groups))))
+    assert sorted(t.info.labels["team"] for t in seen[0]) == ["x", "y", "z"]
+    ids = [t.info.id for t in seen[0]]
+    assert len(set(ids)) == 3
+    assert ids[0] == "j/a:1"
+
+
+def test_meta_labels_of_files_reach_the_rules(tmp_path):
+    """`__meta_filepath` is there to be relabelled, and gone behind it; what a rule drops is counted."""
+    (tmp_path / "a.json").write_text('[\t{"targets": ["a:1", "b:1"]}]')
+    rules = (RelabelRule(source_labels=("__meta_filepath",), target_label="file"),
+             RelabelRule("drop", source_labels=("__address__",), target_label="", pattern=Pattern("b.*")))
+    seen, discovery = asyncio.run(targets_of(ScrapeConfig("j", file_sd_configs=(FileSd((f"{tmp_path}/a.json",)),), relabel_configs=rules)))
+    assert [t.info.labels for t in seen[0]] == [{"file": f"{tmp_path}/a.json", "instance": "a:1", "job": "j"}]
+    assert discovery.dropped == {"j": 1}
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(0, ""), (2, ""), (1, "too_many_targets")])
+def test_target_limit_fails_all_targets_of_its_job(limit, refused):
+    """A job with too many targets has none that is asked; others are untouched."""
+    config = ScrapeConfig("j", limits=Limits(target_limit=limit), static_configs=(StaticGroup(("a:1", "b:1", "b:1")),))
+    seen, _ = asyncio.run(targets_of(config, ScrapeConfig("k", static_configs=(StaticGroup(("c:1",)),))))
+    assert [(t.info.id, t.refused) for t in seen[0]] == [("j/a:1", refused), ("j/b:1", refused), ("k/c:1", "")]
+
+
+def test_targets_that_stay_are_made_once():
+    """A refresh gives the same objects as long as nothing changed."""
+    config = ScrapeConfig("j", static_configs=(StaticGroup(("a:1", "b:1")),))
+    seen, _ = asyncio.run(targets_of(config, rounds=2))
+    assert all(one is other for one, other in zip(*seen, strict=True))
+
+
+def test_a_file_on_a_file_system_that_hangs_keeps_its_list(tmp_path):
+    """A helper that does not answer is a failure that is counted, and the last good list stays."""
+    (tmp_path / "a.json").write_text('[{"targets": ["a:1"]}]')
+
+    class Hanging(WatchedFiles):
+        async def read(self, path, known=None, most=1):
+            if known is not None:
+                raise SourceError("hung", f"{path} did not answer in time")
+            return await super().read(path, known)
+
+    async def act():
+        discovery = Discovery([ScrapeConfig("j", file_sd_configs=(FileSd((f"{tmp_path}/a.json",)),))], HttpFetch(), Hanging())
+        return [[t.info.id for t in await discovery.refresh()] for _ in range(2)], dict(discovery.failures)
+
+    assert asyncio.run(act()) == ([["j/a:1"], ["j/a:1"]], {"file_sd": 1})

@@ -115,10 +115,11 @@ def test_the_queue_is_bounded():
     assert telemetry.get("greylag_collector_dropped_total", worker="w", reason="handover_full") == 5
 
 
-def test_a_large_slot_travels_in_pieces():
+def test_a_large_slot_travels_in_pieces(monkeypatch):
     """Only the last piece says that the slot is complete."""
     rows = [(LAYOUTS[n], Scrape(n, n, 30, np.ones(3))) for n in "abc"]
-    pieces = parcels(30, 15, rows, [], most_samples=6)
+    monkeypatch.setattr("collectors.handover.MOST_PARCEL_SAMPLES", 6)
+    pieces = parcels(30, 15, rows, [])
     assert [(p.watermark, p.samples, len(p.layouts)) for p in pieces] == [(15, 6, 2), (30, 3, 1)]
 
 

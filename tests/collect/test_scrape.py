@@ -11,7 +11,7 @@ from collectors.discovery import make_target
 from collectors.fetch import Body, HttpFetch
 from collectors.mapping import Mapper
 from collectors.scrape import TargetScraper, merge_labels
-from collectors.scrape_config import ScrapeConfig
+from collectors.scrape_config import Limits, ScrapeConfig
 from core.derive import absent
 from core.errors import SourceError
 from core.plugins import load_plugins
@@ -95,7 +95,7 @@ def test_timestamps_of_the_page(honor, age_ms, kept):
 def test_sample_limit():
     """More samples than sample_limit fail the whole scrape."""
     with pytest.raises(SourceError) as error:
-        read(scraper(sample_limit=1), "a 1\nb 2\n")
+        read(scraper(limits=Limits(sample_limit=1)), "a 1\nb 2\n")
     assert error.value.reason == "too_many_samples"
 
 
@@ -125,7 +125,7 @@ def test_a_failed_scrape_is_a_scrape(answer, reason):
         fetch = HttpFetch()
         try:
             async with serve(lambda path, body: answer) as url:
-                config = ScrapeConfig("j", scrape_timeout_ms=300, body_size_limit=100)
+                config = ScrapeConfig("j", scrape_timeout_ms=300, limits=Limits(body_size_limit=100))
                 one = TargetScraper(make_target(config, url.removeprefix("http://"), {}), MAPPER)
                 return await one.scrape(fetch, T0)
         finally:

@@ -7,15 +7,20 @@ import sys
 
 import pytest
 
-from app import cli, supervisor
+from app import cli, supervise
 from tests import needs
 
 JOB = "scrape_configs:\n- job_name: node\n  static_configs: [{targets: ['127.0.0.1:9100']}]\n"
 
 # text of greylag.yaml, the line that the sentence names (None = the file alone), words that it must hold
 BAD = [
-    pytest.param(JOB + "  relabel_configs: [{action: keep}]\n", 4, ("scrape_configs[0].relabel_configs",), id="not_built_yet"),
-    pytest.param(JOB + "  tls_config: {}\n", 4, ("tls_config",), id="tls"),
+    pytest.param(JOB + "  kubernetes_sd_configs: []\n", 4, ("scrape_configs[0].kubernetes_sd_configs", "file_sd_configs"),
+                 id="not_supported"),
+    pytest.param(JOB + "  relabel_configs:\n  - {action: keeep}\n", 5, ("relabel_configs[0].action", "'keeep'"), id="relabel"),
+    pytest.param(JOB + "  relabel_configs:\n  - regex: '(?=x)'\n    action: drop\n", 5, ("relabel_configs[0].regex", "RE2"),
+                 id="regex"),
+    pytest.param(JOB + "  tls_config:\n    min_version: 1.3\n", 5, ("tls_config.min_version",), id="tls"),
+    pytest.param(JOB + "  basic_auth: {password: a, password_file: b}\n", 4, ("basic_auth.password_file", "one of them"), id="auth"),
     pytest.param(JOB + "  scrape_intervall: 15s\n", 4, ("scrape_intervall", "did you mean 'scrape_interval'"), id="misspelt"),
     pytest.param(JOB + "  scrape_interval: soon\n", 4, ("scrape_interval", "'soon'"), id="interval"),
     pytest.param(JOB + "  scrape_interval: 5s\n  scrape_timeout: 10s\n", 5, ("scrape_timeout", "at most scrape_interval"),
@@ -44,7 +49,7 @@ BAD = [
 def greylag(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     """The exit status of the command, in this process; a configuration that is taken would start nothing."""
     monkeypatch.setattr(sys, "argv", ["greylag", *words])
-    monkeypatch.setattr(supervisor.Supervisor, "run", lambda self: 77)
+    monkeypatch.setattr(supervise, "become", lambda path: 77)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code
@@ -91,8 +96,8 @@ def test_an_unknown_role(tmp_path, monkeypatch, capsys):
 def test_the_real_command(tmp_path):
     """The same as a process: the status, one line on standard error, no traceback."""
     file = tmp_path / "greylag.yaml"
-    file.write_text(JOB + "  relabel_configs: []\n")
+    file.write_text(JOB + "  kubernetes_sd_configs: []\n")
     ended = subprocess.run([sys.executable, "-m", "app.cli", "run", "-c", str(file)], capture_output=True, text=True,
                            cwd=needs.ROOT, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert f"{file}:4: scrape_configs[0].relabel_configs" in ended.stderr
+    assert f"{file}:4: scrape_configs[0].kubernetes_sd_configs" in ended.stderr

@@ -1,0 +1,101 @@
+"""The ring after a restart: what the store gives back is what the ring held before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from app.warm import warm
+from core.derive import STALE_NAN
+from core.inventory import Inventory
+from core.types import Batch, Event, Floats, Layout, Scrape, Series, SignalRef, Target
+from pipeline.ring import Ring
+from pipeline.store.duck import DuckStore
+
+T0 = 1_800_000_000_000 // 15_000 * 15_000
+STEP = 15_000
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[DuckStore]:
+    one = DuckStore(tmp_path / "greylag.duckdb")
+    yield one
+    one.close()
+
+
+def layout(node: str, gpus: int, job: str | None = None, partial: bool = False) -> Layout:
+    """A node's GPUs: temperature and a counter each; series take a job's name where there is one."""
+    more = (("hpc_job", job),) if job else ()
+    series, refs = [], []
+    for gpu in range(gpus):
+        part = Target("gpu", node, str(gpu), f"GPU-{node}-{gpu}")
+        labels = (("gpu", str(gpu)), *more, ("instance", node))
+        for name, signal, counter in (("temp", "gpu.temperature_celsius", False), ("rx", "nic.received_bytes_per_second", True)):
+            target = part if not counter else Target("nic", node, f"eth{gpu}")
+            refs.append(SignalRef(len(series), signal, target, 1.0, counter))
+            series.append(Series(name, tuple(sorted(labels)), "gauge"))
+    rows, meanings = tuple(series), tuple(refs)
+    return Layout(Layout.make_id(node, rows, meanings), node, rows, meanings, node, partial=partial)
+
+
+def batches(ticks: int) -> Iterator[Batch]:
+    """Two nodes; a job starts on one, a value is absent, a scrape is missing, counters restart."""
+    rng = np.random.default_rng(7)
+    for k in range(ticks):
+        at, layouts, scrapes = T0 + k * STEP, [], []
+        for node in ("a", "b"):
+            one = layout(node, 2, "j1" if node == "a" and k >= ticks // 2 else None)
+            values: Floats = np.round(rng.normal(60, 3, 4), 2)
+            values[1::2] = 1e6 * (k % 9) + rng.integers(0, 9, 2)
+            if k == 5:
+                values[0] = STALE_NAN
+            if node == "b" and k in (7, 8):
+                continue
+            layouts.append(one)
+            scrapes.append(Scrape(one.id, node, at + 2000, values))
+        yield Batch("w", 1, k + 1, at, tuple(layouts), tuple(scrapes))
+
+
+@pytest.mark.parametrize("ticks", [3, 20, 140])
+def test_the_window_is_what_it_was(store, ticks):
+    """All signals of the last 30 minutes stand at the same ticks with the same values, through relabelling and gaps."""
+    before, after = Ring(Inventory()), Ring(Inventory())
+    before.window(T0)
+    for batch in batches(ticks):
+        store.append([batch])
+        before.feed(batch)
+        window = before.window(batch.watermark)
+    warm(after, store, window.end)
+    again = after.window(window.end)
+    assert set(again.blocks) == set(window.blocks)
+    for name, block in window.blocks.items():
+        n = min(len(block.values), len(again.blocks[name].values), 119)
+        assert np.array_equal(block.values[-n:], again.blocks[name].values[-n:], equal_nan=True), name
+        assert block.entities == again.blocks[name].entities
+
+
+def test_events_come_back(store):
+    """What happened in the last days is known after a restart."""
+    event = Event(T0 - 3_600_000, Target("gpu", "a", "0"), "xid", {"code": 79})
+    store.append([Batch("w", 1, 1, T0, (), (), (event,))])
+    ring = Ring(Inventory())
+    warm(ring, store, T0)
+    assert [one.kind for one in ring.window(T0).events] == ["xid"]
+
+
+def test_an_empty_store_gives_an_empty_ring(store):
+    """Nothing stored: nothing read, and the ring starts as ever."""
+    assert warm(Ring(Inventory()), store, T0) == 0
+
+
+def test_life_goes_on_after_it(store):
+    """The scrape of the next tick is judged, with rates against what was read back."""
+    live = list(batches(5))
+    store.append(live[:4])
+    ring = Ring(Inventory())
+    warm(ring, store, live[3].watermark)
+    assert ring.feed(live[4]).late == 0
+    block = ring.window(live[4].watermark + STEP).blocks["nic.received_bytes_per_second"]
+    assert np.isfinite(block.values[-1]).all()
