@@ -30,7 +30,7 @@ demo: install ## runs the main job: an emulated fleet breaks three times and hea
 	@$(BIN)/greylag demo $(ARGS)
 
 test: install ## installs and passes the tests (8 minutes at most on 2 cores)
-	@$(BIN)/pytest -m "not evaluate and not chaos" $(ARGS)
+	@$(BIN)/pytest -m "not evaluate and not chaos" -n 2 --dist loadfile $(ARGS)
 
 check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/ruff check .

@@ -137,7 +137,7 @@ class Owner:
         self.read_inventory = wiring.inventory_reader(config)
         self.inventory = self.read_inventory()
         self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes)
-        self.store = open_store(self.data_dir / "greylag.duckdb", retention_ms(config.retention.raw, config.file))
+        self.store = open_store(self.data_dir / "greylag.duckdb", config)
         self.writer = StoreWriter(self.store)
         self.brain.load(self.store.state, self.store.ledger())
         self._warm()
@@ -304,12 +304,14 @@ def add_handover(app: FastAPI, owner: Owner) -> None:
         return JSONResponse({"committed": one.seq, "generation": owner.crew.leases.generation})
 
 
-def open_store(path: Path, retention: int) -> DuckStore:
+def open_store(path: Path, config: GreylagConfig) -> DuckStore:
     """The store; waits a little for a process that still holds it. Raises BadInput where it cannot be opened."""
     deadline = monotonic_seconds() + STORE_WAIT_SECONDS
+    raw, minutes, hours = (retention_ms(getattr(config.retention, key), config.file, f"retention.{key}")
+                           for key in ("raw", "rollup_1m", "rollup_1h"))
     while True:
         try:
-            return DuckStore(path, retention_ms=retention)
+            return DuckStore(path, retention_ms=raw, rollup_1m_ms=minutes, rollup_1h_ms=hours)
         except BadInput as error:
             if not str(error.given).startswith("a store that") or monotonic_seconds() > deadline:
                 raise

@@ -48,7 +48,8 @@ def check_config(path: Path) -> list[str]:
     plugins, _ = wiring.detectors(config.detectors, config.file)
     routes, _ = wiring.notifiers(config)
     hands = wiring.hands(config)
-    retention_ms(config.retention.raw, config.file)
+    for key in ("raw", "rollup_1m", "rollup_1h"):
+        retention_ms(getattr(config.retention, key), config.file, f"retention.{key}")
     lines = [
         f"{path}: {len(jobs)} scrape jobs, {len(plugins)} detectors, {len(routes)} notifiers",
         f"policy mode {hands.policy.mode}, backend {hands.backend}",

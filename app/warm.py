@@ -8,7 +8,7 @@ read at once for the whole time, because each query pays for each series once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,8 +63,8 @@ def _targets(store: DuckStore, start: int) -> Iterator[_Target]:
 def _union(parts: list[tuple[Layout, list[int]]]) -> _Target:
     """The signals of several layouts of a target, each series once, the newest layout's first."""
     newest, ids = parts[0]
-    if len(parts) == 1:
-        return _Target(newest, ids)
+    if len(parts) == 1:  # an id of its own: it is cut down, and the whole layout may come again under the old one
+        return _Target(replace(newest, id=f"warm/{newest.target_id}"), ids)
     places: dict[int, int] = {}
     series: list[Series] = []
     refs: dict[tuple[int, str, Target], SignalRef] = {}

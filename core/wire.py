@@ -87,7 +87,7 @@ def encode_batch(batch: Batch) -> bytes:
         "events": [event_out(one) for one in batch.events],
         "telemetry": batch.telemetry,
     }
-    parts = [json.dumps(header, separators=(",", ":")).encode(), b"\n"]
+    parts: list[bytes | memoryview[int]] = [json.dumps(header, separators=(",", ":")).encode(), b"\n"]
     for one in batch.layouts:
         parts += [json.dumps(layout_out(one), separators=(",", ":")).encode(), b"\n"]
     parts += [np.ascontiguousarray(s.values, "<f8").data for s in batch.scrapes if len(s.values)]

@@ -79,8 +79,8 @@ def rounds(folder: Path, n: int, seed: int) -> None:
 
 
 def test_three_kills(tmp_path: Path) -> None:
-    """Three rounds with a fixed seed."""
-    rounds(tmp_path, 3, 11)
+    """Ten rounds with a fixed seed."""
+    rounds(tmp_path, 10, 11)
 
 
 @pytest.mark.chaos
