@@ -14,7 +14,7 @@ from core.errors import SourceError
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-PACKED = gzip.compress(b"a 1\n" * 3)
+PACKED = gzip.compress(b"a 1\n" * 3, mtime=0)
 
 
 def read(data: bytes, step: int = 1 << 20, limit: int = 1000, close: bool = True) -> AnswerReader:
@@ -90,7 +90,7 @@ BAD = [
     ("endless interim answers", b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000, "truncated"),
     ("packed, cut short", OK + b"Content-Encoding: gzip\r\n\r\n" + PACKED[:-9], "truncated"),
     ("packed, a bomb in chunks", OK + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n800\r\n"
-     + gzip.compress(b"\0" * 5_000_000)[:0x800], "body_too_large"),
+     + gzip.compress(b"\0" * 5_000_000, mtime=0)[:0x800], "body_too_large"),
 ]
 
 

@@ -51,7 +51,7 @@ def get(url: str, access: Access, limit: int = 1_000_000, seconds: float = 5.0, 
 
 
 PAGES = {
-    "/m": Page(b"a 1\n"), "/away": Page(b"", location="/m"), "/gz": Page(gzip.compress(b"a 1\n"), headers={"content-encoding": "gzip"}),
+    "/m": Page(b"a 1\n"), "/away": Page(b"", location="/m"), "/gz": Page(gzip.compress(b"a 1\n", mtime=0), headers={"content-encoding": "gzip"}),
     "/bomb": Page(BOMB, headers={"content-encoding": "gzip"}), "/br": Page(b"x", headers={"content-encoding": "br"}), "/big": Page(bytes(100_001)),
     "/basic": Page(b"in", authorization=basic("u", "p:ü")), "/token": Page(b"in", authorization="Token abc"),
 }

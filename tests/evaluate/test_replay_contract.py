@@ -84,7 +84,7 @@ BAD = {
     "no time": ("a.prom", b'up{instance="a:1"} 1\n'),
     "no number": ("a.prom", b'up{instance="a:1"} 1 1772000000000\nup{instance="a:1"} x 1772000015000\n'),
     "half a line": ("a.prom", b'up{instance="a:1"} 1 1772000000000\nup{instance="a'),
-    "half a gzip": ("a.prom.gz", gzip.compress(b'up{instance="a:1"} 1 1772000000000\n' * 50)[:40]),
+    "half a gzip": ("a.prom.gz", gzip.compress(b'up{instance="a:1"} 1 1772000000000\n' * 50, mtime=0)[:40]),
     "no gzip": ("a.prom.gz", b"plain text"),
     "no parquet": ("a.parquet", b"PAR1 nothing"),
     "a column lacks": ("a.csv", b"metric,value\nup,1\n"),

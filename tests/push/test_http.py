@@ -128,7 +128,7 @@ def test_connections_and_held_bytes_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "headers", "body", "status"), [
-    ("/v1/metrics", {"Content-Type": "application/json", "Content-Encoding": "gzip"}, gzip.compress(bytes(50_000_000)), 413),
+    ("/v1/metrics", {"Content-Type": "application/json", "Content-Encoding": "gzip"}, gzip.compress(bytes(50_000_000), mtime=0), 413),
     ("/v1/logs", {"Content-Type": "application/x-protobuf"}, b"\xff\xff", 400),
     ("/v1/logs", {"Content-Type": "application/json"}, b"[" * 10_000, 400),
     ("/v1/metrics", {"Content-Type": "application/json", "Content-Encoding": "gzip"}, b"no gzip", 400),
