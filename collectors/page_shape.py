@@ -77,14 +77,12 @@ class Section:
 
 @dataclass(slots=True)
 class Shape:
-    """A page's sections by name; samples: how many a page of this shape has."""
+    """A page's sections by name; samples: how many a page of this shape has; repeats: how many of them were left out
+    because rules made them equal to an earlier one."""
 
     samples: int
     sections: dict[str, Section] = field(default_factory=dict)
-
-    def place(self, sample: int) -> Section | None:
-        """The section in which a sample of the page stands; None where it is not taken."""
-        return next((one for one in self.sections.values() if (one.take == sample).any()), None)
+    repeats: int = 0
 
 
 class Merger:

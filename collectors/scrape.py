@@ -186,6 +186,8 @@ class TargetScraper:
 
     def _moved(self, shape: Shape, changed: dict[int, Sample], slot_ms: int) -> Shape | None:
         """The shape with other labels for some samples; None where two series would be one, or a budget has a say."""
+        if shape.repeats:
+            return None  # a series that gets other labels may free the place of one that was left out
         merge = Merger(self.target.info.labels, self.target.honor_labels)
         fresh = Shape(shape.samples, dict(shape.sections))
         try:
@@ -271,9 +273,10 @@ class TargetScraper:
         rows = rows_of(samples, Merger(self.target.info.labels, self.target.honor_labels),
                        () if self.target.rules else self._taken())
         rows = self._rules.rows(rows, self._taken())
+        repeats = self._rules.repeats
         if self.budget is not None:
             rows = self.budget.rows(rows, slot_ms)
-        shape = Shape(len(samples))
+        shape = Shape(len(samples), repeats=repeats)
         for name, some in by_section(rows).items():
             shape.sections[name] = self._section(name, some)
         return shape

@@ -27,6 +27,7 @@ class SeriesRules:
         self._target, self._tolerated = target, tolerated
         self._limited = bool(target.label_limit or target.label_name_length_limit or target.label_value_length_limit)
         self._labels: dict[Labels, Labels] = {}
+        self.repeats = 0  # of the last rows: left out, since they became equal to an earlier one
 
     def rows(self, rows: list[Row], taken: Collection[tuple[str, Labels]] = ()) -> list[Row]:
         """The rows that are kept, relabelled. taken: names and labels that no page can speak for.
@@ -62,6 +63,7 @@ class SeriesRules:
         self._labels = {}  # equal sets of labels are one object, as far as one page goes
         out: dict[tuple[str, Labels], Row] = {}
         sound: set[str] = set()
+        self.repeats = 0
         after = relabel_in_place([{**dict(row[1]), NAME: row[0]} for row in rows], self._target.rules)
         for row, labels in zip(rows, after, strict=True):
             if not labels:
@@ -75,6 +77,7 @@ class SeriesRules:
             found = self._labels.setdefault(found, found)
             if (name, found) in out:
                 self._tolerated["duplicate_series"] += 1
+                self.repeats += 1
             elif (name, found) not in taken:
                 out[name, found] = (name, found, row[2], row[3])
         return list(out.values())

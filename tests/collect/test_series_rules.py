@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectors.config_reader import Reader
@@ -110,7 +110,9 @@ def test_limits(rules, limits, reason):
 lines = st.lists(st.tuples(st.sampled_from(["go_a", "g", "h"]), st.sampled_from(["", "x1", "x2", "y"]), st.integers(0, 2)), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
+@example([[("g", "", 0), ("go_a", "", 0), ("go_a", "x2", 0), ("g", "x2", 0), ("g", "", 1)],
+          [("g", "", 0), ("go_a", "", 0), ("go_a", "", 1), ("g", "x2", 0), ("g", "", 1)]], [POD_NAME])
 @given(st.lists(lines, min_size=2, max_size=5), st.lists(st.sampled_from([DROP_GO, NO_POD, POD_NAME, DROP_POD_X]), min_size=1, max_size=3))
 def test_a_scraper_with_a_past_reads_as_one_without(pages, rules):
     """What was on the pages before changes nothing of what the next one gives."""
