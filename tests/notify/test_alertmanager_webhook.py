@@ -208,8 +208,8 @@ def real_bodies(receiver: Receiver, folder: Path, port: int, spawn: Callable[...
     for ends in (wall_ms() + 600_000, wall_ms() - 1000):
         alert = {"labels": labels, "annotations": {"summary": "hot"}, "generatorURL": "http://x/g",
                  "startsAt": rfc3339(wall_ms() - 60_000), "endsAt": rfc3339(ends)}
-        assert wait_for(lambda alert=alert: post(f"http://127.0.0.1:{port}/api/v2/alerts", [alert]))  # type: ignore[misc]
         seen = len(receiver.bodies)
+        assert wait_for(lambda alert=alert: post(f"http://127.0.0.1:{port}/api/v2/alerts", [alert]))  # type: ignore[misc]
         assert wait_for(lambda seen=seen: len(receiver.bodies) > seen)  # type: ignore[misc]
     return {str(one["status"]): one for one in receiver.bodies}
 
