@@ -13,7 +13,7 @@ from core.types import Batch, Layout, Scrape, Series
 from pipeline.store.duck import DuckStore
 from tests.live.site import Greylag, named, wait_for
 
-CLIENTS, SECONDS = 4, 20
+CLIENTS, SECONDS = 4, 35
 POINTS, SERIES = 11_000, 12
 PAST_MS = POINTS * 1000
 
