@@ -38,7 +38,7 @@ from app.house import OwnerHouse
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
 from app.warm import warm
-from app.workerfiles import OWNER_FILE
+from app.workerfiles import OWNER_FILE, write_whole
 from core.clock import Clock, monotonic_seconds, rfc3339
 from core.config import GreylagConfig, check_listen
 from core.errors import BadInput, GreylagError, Refused, SourceError
@@ -220,7 +220,7 @@ class Owner:
         asyncio.set_event_loop(self.loop)
         self.ticker.start()
         self.outbox.start()
-        _write_file(self.data_dir / OWNER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
+        write_whole(self.data_dir / OWNER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
         print(f"greylag: listening on {url}", file=sys.stderr, flush=True)
         try:
             self.loop.run_until_complete(self._serve(server, listener))
@@ -316,12 +316,6 @@ def open_store(path: Path, config: GreylagConfig) -> DuckStore:
             if not str(error.given).startswith("a store that") or monotonic_seconds() > deadline:
                 raise
         time.sleep(0.2)
-
-
-def _write_file(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def run_owner(config: GreylagConfig) -> int:

@@ -27,7 +27,7 @@ from collectors.shards import LOGS_WORKER, LeaseAnswer, LeaseTable
 from collectors.watched_files import WatchedFiles
 from core.clock import TICK_MS, monotonic_seconds, process_cpu_seconds
 from core.config import GreylagConfig
-from core.memory import give_back
+from core.memory import give_back, resident_bytes
 from core.plugins import load_plugins
 from core.telemetry import Telemetry
 from core.types import Event, Layout, Scrape
@@ -346,14 +346,6 @@ class Collector:
             with suppress(asyncio.CancelledError, Exception):
                 await self._refreshing
         self.follower.close()
-
-
-def resident_bytes() -> int:
-    """The resident set of this process; 0 where the system does not say."""
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def _read_places(path: Path) -> dict[str, list[int]]:

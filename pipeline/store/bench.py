@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.clock import monotonic_seconds, process_cpu_seconds
+from core.memory import resident_bytes
 from core.protocols import Matcher
 from core.types import Batch, Scrape
 from pipeline.promql.answers import range_
@@ -77,12 +78,6 @@ def bench_store(nodes: int = 20, points: int = 360, scrapes_a_flush: int = 6, se
         "range_query_seconds": round(query[0], 4), "one_target_seconds": round(one_target[0], 4),
         "open_seconds": round(opened[0], 3),
     }
-
-
-def resident_bytes() -> int:
-    """Memory that this process holds now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def _clocked(work: Callable[[], Any]) -> tuple[float, float]:

@@ -78,7 +78,7 @@ def rounds(folder: Path, n: int, seed: int) -> None:
         check(folder, batches, ticks)
 
 
-def test_three_kills(tmp_path: Path) -> None:
+def test_ten_kills(tmp_path: Path) -> None:
     """Ten rounds with a fixed seed."""
     rounds(tmp_path, 10, 11)
 
