@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import socket
 import subprocess
 import threading
@@ -11,12 +12,21 @@ from typing import IO
 
 from core.errors import Unavailable
 
+# Ports that no system gives to outgoing connections by itself (Linux begins at 32768, others at 49152). A port from the
+# system's own range can be taken by any connection between the moment it is picked and the moment it is listened on.
+LISTEN_PORTS = range(12_000, 32_000)
+
 
 def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that is free now and that no outgoing connection is given. Raises Unavailable."""
+    for port in random.SystemRandom().sample(LISTEN_PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise Unavailable("of 200 loopback ports none was free")
 
 
 class Process:

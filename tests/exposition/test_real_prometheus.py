@@ -6,7 +6,6 @@ import base64
 import json
 import math
 import random
-import socket
 import struct
 import subprocess
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.processes import free_port
 from collectors.exposition import Page, parse_exposition
 from core.errors import SourceError
 from tests import needs
@@ -129,9 +129,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], real.
     """All cases, and what one real Prometheus made of them."""
     program = needs.program("prometheus")
     cases = all_cases()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
 
     def spawn(*args: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.import_command import ImportOptions, import_history
+from app.processes import free_port
 from app.replay import ReplayOptions, replay
 from tests.evaluate.plan import draw
 from tests.evaluate.recordings import Truth, write
@@ -34,13 +34,6 @@ class Made:
         return ImportOptions(str(out), url, **more)  # type: ignore[arg-type]
 
 
-def free() -> int:
-    """A free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The past: 2 nodes of 2 GPUs that are read every 30 s, one hot GPU, a target that is silent for a while, odd series."""
@@ -60,14 +53,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.fixture(scope="session")
 def prometheus_url(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prometheus that holds the past."""
-    with prometheus(tmp_path_factory.mktemp("prometheus"), free(), made.open_metrics) as url:
+    with prometheus(tmp_path_factory.mktemp("prometheus"), free_port(), made.open_metrics) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def victoria_url(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real VictoriaMetrics that holds the past."""
-    with victoria(tmp_path_factory.mktemp("victoria"), free(), made.text) as url:
+    with victoria(tmp_path_factory.mktemp("victoria"), free_port(), made.text) as url:
         yield url
 
 

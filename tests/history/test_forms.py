@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.import_command import ImportOptions, duration_ms, import_history, moment
+from app.processes import free_port
 from collectors.history.pieces import Piece
 from collectors.history.protobuf import read_response, write_response
 from collectors.history.selector import predicate, read_selector, selector_text
@@ -24,7 +25,7 @@ from collectors.recording.dump_file import read_pairs, unquoted
 from core.derive import STALE_NAN, absent
 from core.errors import BadInput, SourceError
 from tests import needs
-from tests.history.conftest import Made, free, judged_lines, story
+from tests.history.conftest import Made, judged_lines, story
 from tests.history.servers import differences, prometheus, stored_past
 
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0])
@@ -101,7 +102,7 @@ def test_go_quoting_comes_back(text: str) -> None:
 def test_a_dump_of_a_real_prometheus(made: Made, tmp_path: Path, told: list[str]) -> None:
     """`promtool tsdb dump` of the data folder: every sample to the bit, the same incidents and findings; by file and by replay."""
     promtool = needs.program("promtool")
-    with prometheus(tmp_path / "p", free(), made.open_metrics):
+    with prometheus(tmp_path / "p", free_port(), made.open_metrics):
         pass
     with open(tmp_path / "history.dump", "wb") as out:
         subprocess.run([promtool, "tsdb", "dump", str(tmp_path / "p" / "data")], stdout=out, check=True)

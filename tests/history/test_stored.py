@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app.import_command import import_history
+from app.processes import free_port
 from app.stored import StoreFrames, open_stored
 from collectors.history.pieces import Piece
 from collectors.history.protobuf import _field, write_response
@@ -22,7 +23,7 @@ from core.types import Batch, Layout, Scrape, Series
 from pipeline.store.duck import DuckStore
 from tests.evaluate.plan import draw
 from tests.evaluate.recordings import write
-from tests.history.conftest import Made, free, imported, judged_lines, story
+from tests.history.conftest import Made, imported, judged_lines, story
 from tests.history.servers import prometheus
 
 # Files that alone name their node, logs of one job and of two, log lines that tell different things of one rank.
@@ -125,7 +126,7 @@ def test_stale_markers_of_a_real_prometheus(tmp_path: Path) -> None:
     times = np.array([now, now + 15_000, now + 30_000], np.int64)
     place = (("instance", "i:1"), ("job", "j"))
     pieces = [Piece("ends", place, times, np.array([1.0, STALE_NAN, 3.0])), Piece("goes_on", place, times, np.array([0.0, 0.0, 2.0]))]
-    with prometheus(tmp_path / "p", free(), None, "--web.enable-remote-write-receiver") as url:
+    with prometheus(tmp_path / "p", free_port(), None, "--web.enable-remote-write-receiver") as url:
         body = write_response(pieces)
         request = urllib.request.Request(f"{url}/api/v1/write", bytes(cramjam.snappy.compress_raw(_inner(body))), {
             "Content-Type": "application/x-protobuf", "Content-Encoding": "snappy", "X-Prometheus-Remote-Write-Version": "0.1.0"})

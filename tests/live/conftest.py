@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,14 +12,9 @@ from typing import Any
 
 import pytest
 
+from app.processes import free_port
 from tests import needs
 from tests.live.site import Greylag, wait_for
-
-
-def port_of_the_moment() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Discovery(ThreadingHTTPServer):
@@ -56,7 +50,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """`greylag run` on the wall clock, one-second scrapes of Debian's node_exporter."""
     program = needs.program("node_exporter")
     folder = tmp_path_factory.mktemp("watched")
-    port = port_of_the_moment()
+    port = free_port()
     address = f"127.0.0.1:{port}"
     exporter = subprocess.Popen([program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     sd = Discovery(("127.0.0.1", 0), Discovery.Handler)
@@ -65,7 +59,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     file_sd = folder / "nodes.json"
     file_sd.write_text("[]")
     often: dict[str, Any] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    greylag = Greylag(folder, port_of_the_moment(), scrape_configs=[
+    greylag = Greylag(folder, free_port(), scrape_configs=[
         {"job_name": "node", **often, "static_configs": [{"targets": [address], "labels": {"cluster": "lab"}}]},
         {"job_name": "by-file", **often, "params": {"collect[]": ["meminfo"]},
          "file_sd_configs": [{"files": ["nodes.json"]}]},
@@ -88,7 +82,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def exporter_address() -> Iterator[str]:
     """A real node_exporter of the test's own, at host:port."""
     program = needs.program("node_exporter")
-    address = f"127.0.0.1:{port_of_the_moment()}"
+    address = f"127.0.0.1:{free_port()}"
     exporter = subprocess.Popen([program, f"--web.listen-address={address}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield address

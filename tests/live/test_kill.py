@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
+from app.processes import free_port
 from core.clock import TICK_MS
 from fleet.server import FleetServer
 from tests import needs
-from tests.live.conftest import port_of_the_moment
 from tests.live.site import Greylag, named, wait_for
 
 POLICY = needs.ROOT / "sample_data" / "policies" / "demo.yaml"
@@ -70,7 +70,7 @@ class World:
         assert ready.wait(20)
         self.receiver = Receiver()
         url = self.fleet.url
-        self.greylag = Greylag(folder, port_of_the_moment(), clock=url, inventory={"fleet": url}, policy=str(POLICY),
+        self.greylag = Greylag(folder, free_port(), clock=url, inventory={"fleet": url}, policy=str(POLICY),
             backend={"name": "fleet", "url": url}, scrape_configs=[
                 {"job_name": "fleet", "scrape_interval": "15s", "honor_labels": True,
                  "http_sd_configs": [{"url": f"{url}/sd", "refresh_interval": "15s"}]}],

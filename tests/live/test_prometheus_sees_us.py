@@ -11,7 +11,7 @@ from tests.live.site import wait_for
 def test_a_real_prometheus_reads_our_metrics(watched, spawn, free_port, tmp_path):
     """up is 1, the greylag_* series arrive, and no scrape is refused."""
     config, port = tmp_path / "prometheus.yml", free_port()
-    config.write_text("global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n- job_name: greylag\n"
+    config.write_text("global: {scrape_interval: 2s, scrape_timeout: 2s}\nscrape_configs:\n- job_name: greylag\n"
                       f"  static_configs: [{{targets: ['{watched.greylag.url.removeprefix('http://')}']}}]\n")
     spawn(needs.program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data",
           f"--web.listen-address=127.0.0.1:{port}")
@@ -20,7 +20,7 @@ def test_a_real_prometheus_reads_our_metrics(watched, spawn, free_port, tmp_path
         def query(text: str) -> list[dict]:
             return prometheus.get("/api/v1/query", params={"query": text}).json()["data"]["result"]
 
-        wait_for(lambda: query("greylag_collector_samples_total > 0"), 30, "a scrape of Greylag by Prometheus")
+        wait_for(lambda: query("greylag_collector_samples_total > 0"), 60, "a scrape of Greylag by Prometheus")
         assert [row["value"][1] for row in query("up")] == ["1"]
         names = {row["metric"]["__name__"] for row in query('{__name__=~"greylag_.+"}')}
         assert names >= {"greylag_scrapes_total", "greylag_collector_lag_seconds", "greylag_collector_workers",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.processes import free_port
 from core.clock import monotonic_seconds
 from core.types import Batch, Layout, Scrape, Series
 from pipeline import promql
@@ -113,7 +114,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, dic
     (folder / "p.yml").write_text("global: {}\n")
     subprocess.run([promtool, "tsdb", "create-blocks-from", "openmetrics", str(folder / "s.om"), str(folder / "data")],
                    check=True, capture_output=True)
-    port = free()
+    port = free_port()
     server = subprocess.Popen(
         [prometheus, f"--config.file={folder / 'p.yml'}", f"--storage.tsdb.path={folder / 'data'}",
          "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"],
@@ -140,14 +141,6 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, dic
     finally:
         server.kill()
         server.wait(10)
-
-
-def free() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def canonical(answer: dict[str, Any]) -> Any:

@@ -209,10 +209,10 @@ def play(scene: Scene, climb: list[tuple[int, float]], top: int, back: float) ->
 
 def main(out: Path) -> None:
     """The long form, drawn."""
-    from tests.live.conftest import port_of_the_moment
+    from app.processes import free_port
 
     with tempfile.TemporaryDirectory() as folder:
-        scene = Scene(Path(folder), port_of_the_moment(), "3s", max=4, **THRESHOLDS)
+        scene = Scene(Path(folder), free_port(), "3s", max=4, **THRESHOLDS)
         try:
             play(scene, [(n, 6.0) for n in (60, 120, 200, 300, MANY)], 3, 120)
             missed = scene.missed()
