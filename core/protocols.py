@@ -286,21 +286,31 @@ class BackendPlugin:
 # --- fleet ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FaultPlugin:
-    """A fault that the bundled fleet can have. truth: fault and scope as Greylag names them.
+    """A fault or a look-alike that the bundled fleet can have. fault, scope: as Greylag names them; fault None = a
+    look-alike, of which the truth is "nothing to do".
 
-    start(world, target, severity, now_ms) plants it; step(world, target, severity, age_seconds) shapes it each sub-step
-    (None = nothing changes after the start); stop(world, target) takes it away. severity: the job's step time grows by
-    this share. cured_by: action kinds that end it.
+    place: what it is planted on: gpu, nic, disk, mount, node, switch, rack, pdu, cooling, storage, rank, job, label, fleet.
+    apply(world, planted) turns the world's knobs in each sub-step while it is there, by `planted.level` (0-1, how far it
+    has come on) and `planted.severity` (by how much the job's step is to be longer: 0.1 = 10 %). begin and end are called
+    once, at planting and when it is taken away (for log lines and what stays behind). cured_by: action kinds that end it.
+    impact: smallest and greatest severity that are drawn, log-uniform. onsets: of step, ramp, intermittent.
+    heals_seconds: median time after which it goes away by itself, None = never. tier: the poorest telemetry tier (A-D)
+    that shows it. needs: of roce, efa, nvlink, lustre, hbm, nvidia, neuron, trainer, inference: what it cannot be without.
     """
 
     name: str
-    fault: str
+    fault: str | None
     scope: str
-    target_kind: str
-    start: Callable[..., None]
-    cured_by: tuple[str, ...]
-    step: Callable[..., None] | None = None
-    stop: Callable[..., None] | None = None
+    place: str
+    apply: Callable[..., None]
+    cured_by: tuple[str, ...] = ()
+    begin: Callable[..., None] | None = None
+    end: Callable[..., None] | None = None
+    impact: tuple[float, float] = (0.01, 9.0)
+    onsets: tuple[str, ...] = ("step",)
+    heals_seconds: float | None = None
+    tier: str = "A"
+    needs: tuple[str, ...] = ()
 
 
 Layouts = Mapping[str, Layout]

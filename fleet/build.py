@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.plugins import load_plugins
+from core.protocols import FaultPlugin
 from fleet.hardware import H100_ROCE, NodeType
 from fleet.job import JobShape
 from fleet.operations import Operations
@@ -10,6 +11,11 @@ from fleet.world import World
 
 # How long a fleet has been at work before anybody looks at it.
 BEFORE_SECONDS = 900
+
+
+def all_plugins() -> dict[str, FaultPlugin]:
+    """Faults and look-alikes by name."""
+    return {**load_plugins("fleet.faults"), **load_plugins("fleet.lookalikes")}
 
 
 def build_world(
@@ -23,7 +29,7 @@ def build_world(
     before_seconds: int = BEFORE_SECONDS,
 ) -> tuple[World, Operations]:
     """A world that stands at `start_ms` and has been at work for `before_seconds`, and the operations on it."""
-    world = World(nodes, spares, seed, start_ms - before_seconds * 1000, job, kind, shape, load_plugins("fleet.faults"))
+    world = World(nodes, spares, seed, start_ms - before_seconds * 1000, job, kind, shape, all_plugins())
     operations = Operations(world)
     world.watchers.append(operations)
     world.advance(start_ms)

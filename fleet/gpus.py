@@ -1,7 +1,7 @@
 """All GPUs of the fleet as arrays: power, heat, the driver's thermal control, clocks and counters.
 
-Healthy parts differ: silicon (power and speed at equal work), slot (rear GPUs run hotter), HBM stack. A fault touches
-only `cooling`, the factor on a GPU's thermal resistance; everything else follows from it.
+Healthy parts differ: silicon (power and speed at equal work), slot (rear GPUs run hotter), HBM stack. A fault turns
+only the knobs (`fleet/knobs.py`); everything else follows from them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from core.types import Floats
 from fleet.hardware import NodeType
+from fleet.knobs import GpuKnobs
 from fleet.work import Work
 
 CORE_LAG_SECONDS = 24.0
@@ -31,16 +32,15 @@ IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL = 0x1, 0x4, 0x8, 0x20, 0x40
 class GpuBank:
     """State of every GPU, float64[node, gpu]. `step` moves it on; pages read the sampled arrays."""
 
-    def __init__(self, kind: NodeType, nodes: int, rng: np.random.Generator) -> None:
+    def __init__(self, kind: NodeType, nodes: int, rng: np.random.Generator, knobs: GpuKnobs) -> None:
         shape = (nodes, kind.gpus)
-        self.kind, self._rng = kind, rng
+        self.kind, self._rng, self.knobs = kind, rng, knobs
         self.silicon = 1.0 + np.clip(rng.normal(0, 0.012, shape), -0.03, 0.03)
         self.slowness = 1.0 + np.clip(rng.normal(0, 0.005, shape), -0.012, 0.012)
         slot = np.linspace(-3.2, 3.4, kind.gpus)
         self.offset = slot + np.clip(rng.normal(0, 0.7, shape), -1.5, 1.5)
         self.hbm_offset = rng.uniform(-4.0, 4.5, shape)
         self.cap_share = rng.beta(2.0, 24.0, shape)
-        self.cooling = np.ones(shape)
         self.thermal = np.ones(shape)
         self.core = 24.0 + self.offset + kind.resistance * kind.idle_watts
         self.hbm = self.core + self.hbm_offset
@@ -91,7 +91,7 @@ class GpuBank:
         kind = self.kind
         core_gain, hbm_gain = 1 - math.exp(-1 / CORE_LAG_SECONDS), 1 - math.exp(-1 / HBM_LAG_SECONDS)
         asked = kind.load_watts * work.load * self.silicon
-        resistance = kind.resistance * self.cooling
+        resistance = kind.resistance * self.knobs.cooling
         total = np.zeros_like(asked)
         for _ in range(seconds):
             watts = kind.idle_watts + asked * self.thermal**POWER_EXPONENT

@@ -44,6 +44,11 @@ class NodeType:
     def gpus(self) -> int:
         return len(self.buses)
 
+    @property
+    def has(self) -> frozenset[str]:
+        """What it is made of, in the words of `FaultPlugin.needs`."""
+        return frozenset({"nvidia", "roce", "nvlink", "hbm", "lustre", "trainer"})
+
 
 H100_ROCE = NodeType(
     name="h100-8x-roce",

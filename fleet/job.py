@@ -13,6 +13,7 @@ import numpy as np
 
 from core.types import Floats
 from fleet.joblog import JobLog
+from fleet.knobs import JobKnobs
 from fleet.work import Work
 
 # Share of full-load power while a rank computes, exchanges data, waits for others, writes a checkpoint, hangs, loads.
@@ -143,6 +144,15 @@ class Job:
         self.state, self.clean, self._segment, self.hung_rank = ("stopped" if clean else "killed"), clean, None, None
         self._enter("done", at)
         self.log.stopped(at, self.step, clean)
+
+    def suffer(self, knobs: JobKnobs, at: int) -> None:
+        """What the knobs do at once: a rank hangs, or goes on."""
+        if not self.alive:
+            return
+        if knobs.hung.any() and self.hung_rank is None:
+            self.hang(int(np.argmax(knobs.hung)), at)
+        elif self.hung_rank is not None and not knobs.hung.any():
+            self.release(at)
 
     def hang(self, rank: int, at: int) -> None:
         """From now on the rank enters no collective any more, so the step under way never ends."""

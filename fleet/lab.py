@@ -27,6 +27,7 @@ from fleet.server import TOKEN_VARIABLE
 
 POLL_WALL_SECONDS = 0.2
 SILENCE_WALL_SECONDS = 60.0
+SEVERITIES = (0.14, 0.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,11 @@ class Lab:
             self._until(lambda: self._trains(0.0), plan.heal_seconds, f"{name}: the job did not train again")
 
     def _inject(self, name: str, seed: int, plan: LabPlan) -> None:
+        # Sizes that nobody can overlook: the demo is about what follows.
+        size = random.Random(seed).uniform(*SEVERITIES)
+
         def planted() -> bool:
-            answer = self._ask("POST", f"{self._fleet}/lab/v1/faults", {"fault": name, "seed": seed, "phase": "train"},
+            answer = self._ask("POST", f"{self._fleet}/lab/v1/faults", {"fault": name, "seed": seed, "phase": "train", "severity": size},
                                ok=(201, 409))
             if answer.status_code == 409:
                 return False  # a checkpoint began between the two questions

@@ -1,6 +1,6 @@
 """All NIC ports of the fleet as arrays: traffic, and the counters that loss and congestion leave.
 
-A fault touches only `loss`, packets lost per million that arrive at a port. What is lost there is seen as a gap by the
+A fault turns the knob `loss_per_million`: packets lost per million that arrive at a port. What is lost there is seen as a gap by the
 port itself; the peers that sent it are told so (NAK) and send again; acknowledgements that were on their way to the
 port are lost as well, so that the port's own sender runs into its timer.
 """
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from core.types import Floats
 from fleet.hardware import NodeType
+from fleet.knobs import NicKnobs
 from fleet.work import Work
 
 # A full RoCE packet: 4 KiB of payload and 62 bytes of headers.
@@ -28,11 +29,9 @@ COUNTERS = (
 class NicBank:
     """Counters float64[node, nic] by the names in COUNTERS; rail = the NIC's index = its GPU's index."""
 
-    def __init__(self, kind: NodeType, nodes: int, rng: np.random.Generator) -> None:
+    def __init__(self, kind: NodeType, nodes: int, rng: np.random.Generator, knobs: NicKnobs) -> None:
         shape = (nodes, kind.nics)
-        self.kind, self._rng = kind, rng
-        self.loss = np.zeros(shape)
-        self.up = np.ones(shape)
+        self.kind, self._rng, self.knobs = kind, rng, knobs
         self.counters: dict[str, Floats] = {name: np.zeros(shape) for name in COUNTERS}
         past = np.round(rng.uniform(8e14, 9e14, (nodes, 1)) * (1 + 0.002 * rng.normal(0, 1, shape)))
         for name in ("sent_bytes", "received_bytes"):
@@ -52,7 +51,7 @@ class NicBank:
     def step(self, seconds: int, work: Work) -> None:
         """Moves all counters on by `seconds`."""
         rng, count = self._rng, self.counters
-        shape = self.loss.shape
+        shape = self.knobs.loss_per_million.shape
         spread = 1 + 0.0015 * rng.normal(0, 1, (2, *shape))
         sent = np.round(work.traffic * spread[0])
         received = np.round(work.traffic * spread[1])
@@ -66,11 +65,11 @@ class NicBank:
                                  ("ack_timeouts", 0.0004)):
             count[name] += np.where(loaded, rng.poisson(per_second * seconds, shape), 0)
         count["symbol_errors"] += rng.poisson(0.0009 * seconds, shape)
-        if self.loss.any():
+        if self.knobs.loss_per_million.any():
             self._lose(received / PACKET_BYTES, work.rings)
 
     def _congestion(self, seconds: int, loaded: NDArray[np.bool_]) -> None:
-        rng, shape = self._rng, self.loss.shape
+        rng, shape = self._rng, self.knobs.loss_per_million.shape
         begins = rng.random(shape) < 0.05
         self._burst = np.where(begins, rng.exponential(40.0, shape), 0.6 * self._burst)
         self.counters["cnp_sent"] += np.where(loaded, rng.poisson((0.4 + self._burst) * seconds), 0)
@@ -79,8 +78,8 @@ class NicBank:
 
     def _lose(self, packets: Floats, rings: list[NDArray[np.int64]]) -> None:
         rng, count = self._rng, self.counters
-        for node, nic in np.argwhere(self.loss > 0):
-            lost = float(rng.poisson(packets[node, nic] * self.loss[node, nic] * 1e-6))
+        for node, nic in np.argwhere(self.knobs.loss_per_million > 0):
+            lost = float(rng.poisson(packets[node, nic] * self.knobs.loss_per_million[node, nic] * 1e-6))
             if lost == 0:
                 continue
             corrupt = float(rng.binomial(int(lost), 0.08))

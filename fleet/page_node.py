@@ -71,11 +71,11 @@ def _nic_families(nics: int) -> list[_Family]:
     made += [
         _Family(prefix + "info", "Non-numeric data of the device, value is always 1.", "gauge", info, _same(1, nics)),
         _Family(prefix + "physical_state_id", "Physical state of the port (2: polling, 5: link up)", "gauge", ports,
-                lambda w: np.where(w.nics.up > 0, 5.0, 2.0)),
+                lambda w: np.where(w.nics.knobs.up > 0, 5.0, 2.0)),
         _Family(prefix + "rate_bytes_per_second", "Maximum signal transfer rate", "gauge", ports,
-                lambda w: np.full(w.nics.up.shape, w.kind.nic_bytes_per_second)),
+                lambda w: np.full(w.nics.knobs.up.shape, w.kind.nic_bytes_per_second)),
         _Family(prefix + "state_id", "State of the port (1: down, 2: init, 3: armed, 4: active)", "gauge", ports,
-                lambda w: np.where(w.nics.up > 0, 4.0, 1.0)),
+                lambda w: np.where(w.nics.knobs.up > 0, 4.0, 1.0)),
     ]
     return made
 

@@ -61,4 +61,4 @@ def truth(world: World) -> list[dict[str, Any]]:
     return [{
         "fault": f.plugin.fault, "scope": f.plugin.scope, "culprit": plain(f.culprit), "at": rfc3339(f.at),
         "cured_at": None if f.cured_at is None else rfc3339(f.cured_at), "severity": f.severity,
-    } for f in world.faults]
+    } for f in world.faults if f.plugin.fault is not None]

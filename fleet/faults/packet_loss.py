@@ -6,8 +6,7 @@ The port counts gaps, its peers count the NAKs for them; no congestion mark rise
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from core.types import Target
-from fleet.faults.places import nic_place
+from fleet.plants import Planted
 from fleet.world import World
 
 # Lost packets per million: a loss that go-back-N still hides, and how it grows with the slow-down that it causes.
@@ -15,22 +14,15 @@ LEAST_PER_MILLION = 18.0
 PER_MILLION_AT_DOUBLE = 420.0
 
 
-def start(world: World, target: Target, severity: float, now_ms: int) -> None:
+def apply(world: World, planted: Planted) -> None:
     """The loss is there from one moment to the next."""
-    place = nic_place(world, target)
-    healthy = world.shape.compute_seconds + world.shape.collective_seconds
-    world.nics.loss[place] = LEAST_PER_MILLION + PER_MILLION_AT_DOUBLE * severity
-    world.rail_slowness[place] = 1.0 + severity * healthy / world.shape.collective_seconds
-
-
-def stop(world: World, target: Target) -> None:
-    """The port is as new."""
-    place = nic_place(world, target)
-    world.nics.loss[place] = 0.0
-    world.rail_slowness[place] = 1.0
+    place, size, shape = planted.place.index, planted.severity * planted.level, world.shape
+    healthy = shape.compute_seconds + shape.collective_seconds
+    world.knobs.nic.loss_per_million[place] += (LEAST_PER_MILLION + PER_MILLION_AT_DOUBLE * planted.severity) * planted.level
+    world.knobs.nic.slowness[place] *= 1.0 + size * healthy / shape.collective_seconds
 
 
 PLUGIN = FaultPlugin(
-    name="packet_loss", fault="packet_loss", scope="device", target_kind="nic", start=start, stop=stop,
-    cured_by=("replace",),
+    name="packet_loss", fault="packet_loss", scope="device", place="nic", apply=apply, cured_by=("replace",),
+    onsets=("step", "ramp", "intermittent"), needs=("roce",),
 )

@@ -6,33 +6,22 @@ The culprit shows heat, thermal bits and a lower clock; its neighbours and the i
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from core.types import Target
-from fleet.faults.places import gpu_place
 from fleet.gpus import CLOCK_PER_DEGREE, POWER_EXPONENT
 from fleet.job import CLOCK_EXPONENT, COMPUTE, EXCHANGE
+from fleet.plants import Planted
 from fleet.world import World
 
-RAMP_SECONDS = 80.0
+BUILD_UP_SECONDS = 80.0
 
 
-def start(world: World, target: Target, severity: float, now_ms: int) -> None:
-    """Nothing changes at once: the heat builds up in `step`."""
-    gpu_place(world, target)
-
-
-def step(world: World, target: Target, severity: float, age_seconds: float) -> None:
+def apply(world: World, planted: Planted) -> None:
     """Raises the thermal resistance towards the value at which the clock settles where the severity wants it."""
-    place = gpu_place(world, target)
-    grown = min(1.0, age_seconds / RAMP_SECONDS)
-    world.gpus.cooling[place] = 1.0 + (final_cooling(world, place, severity) - 1.0) * grown
+    place = planted.place.index
+    grown = min(1.0, planted.age_seconds(world.now_ms) / BUILD_UP_SECONDS) * planted.level
+    world.knobs.gpu.cooling[place] *= 1.0 + (final_cooling(world, place, planted.severity) - 1.0) * grown
 
 
-def stop(world: World, target: Target) -> None:
-    """The cooling is as new."""
-    world.gpus.cooling[gpu_place(world, target)] = 1.0
-
-
-def final_cooling(world: World, place: tuple[int, int], severity: float) -> float:
+def final_cooling(world: World, place: tuple[int, ...], severity: float) -> float:
     """The factor on thermal resistance that makes the job's step longer by the share `severity`."""
     bank, kind, shape = world.gpus, world.kind, world.shape
     healthy = shape.compute_seconds + shape.collective_seconds
@@ -47,6 +36,6 @@ def final_cooling(world: World, place: tuple[int, int], severity: float) -> floa
 
 
 PLUGIN = FaultPlugin(
-    name="thermal_throttle", fault="thermal_throttle", scope="device", target_kind="gpu", start=start, step=step,
-    stop=stop, cured_by=("replace",),
+    name="thermal_throttle", fault="thermal_throttle", scope="device", place="gpu", apply=apply, cured_by=("replace",),
+    onsets=("step", "ramp", "intermittent"),
 )

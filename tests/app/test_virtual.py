@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def broken(fault: str, seed: int, nodes: int) -> VirtualSite:
     """A site whose job has trained for five minutes, then met the fault, and was watched until it was repaired."""
     site = VirtualSite(nodes=nodes, spares=2, seed=seed)
     site.run_until(site.world.now_ms + 5 * MINUTE_MS)
-    site.world.inject(fault, None, None, seed)
+    site.world.inject(fault, None, random.Random(seed).uniform(0.14, 0.4), seed)
 
     def resolved() -> bool:
         return any('"event":"resolved"' in line for line in site.lines[-40:])
