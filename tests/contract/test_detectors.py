@@ -37,6 +37,14 @@ SCENARIOS: dict[str, Scenario] = {
     "thermal_throttle": Scenario(lambda c, at: windows.throttle(c, 11, at), "gpu:GPU-n001-3"),
     "packet_loss": Scenario(lambda c, at: windows.lose(c, 11, at), "nic:n001/mlx5_3/1"),
     "collector_starved": Scenario(lambda c, at: windows.starve(c, 11, at), "collector:/collector-n001", of_greylag=True),
+    "xid_fatal": Scenario(lambda c, at: windows.gauge_xid(c, 11, at, 119), "gpu:GPU-n001-3"),
+    "ecc_uncorrectable": Scenario(lambda c, at: windows.gauge_xid(c, 11, at, 48), "gpu:GPU-n001-3"),
+    "row_remap_failure": Scenario(lambda c, at: c.put("gpu.row_remap_failed", 1.0, at, None, [11]), "gpu:GPU-n001-3"),
+    "gpu_lost": Scenario(lambda c, at: windows.vanish(c, 11, at), "gpu:GPU-n001-3"),
+    "nonfinite_loss": Scenario(windows.not_finite, "job:llm/"),
+    "ecc_correctable_storm": Scenario(lambda c, at: c.put("gpu.ecc_correctable_per_second", 40.0, at, None, [11]),
+                                      "gpu:GPU-n001-3"),
+    "pcie_degraded": Scenario(lambda c, at: c.put("gpu.pcie_link_width", 8.0, at, None, [11]), "gpu:GPU-n001-3"),
     "stalled_loss": Scenario(lambda c, at: windows.hang(c, at, behind=11), "rank:llm/11"),
 }
 

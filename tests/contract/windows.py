@@ -85,6 +85,9 @@ class Cluster:
         self.signals["gpu.throttle_reasons_bits"] = self.rng("bits").choice([0.0, 0.0, 4.0], (self.ticks, n))
         self.signals["gpu.thermal_violation_ratio"] = np.zeros((self.ticks, n))
         self.signals["gpu.memory_used_bytes"] = np.full((self.ticks, n), 72e9)
+        for name, value in (("xid", 0), ("ecc_correctable_per_second", 0), ("ecc_uncorrectable_per_second", 0),
+                            ("row_remap_failed", 0), ("pcie_link_width", 16), ("pcie_link_generation", 5)):
+            self.signals[f"gpu.{name}"] = np.full((self.ticks, n), float(value))
 
     def _nics(self) -> None:
         n, t = self.width("nic"), self.ticks
@@ -279,3 +282,24 @@ def starve(cluster: Cluster, rank: int, at: int) -> Cluster:
     cluster.put("collector.shed_level", 2.0, at, columns=worker)
     cluster.put("collector.shed_targets", 1.0, at, columns=worker)
     return cluster.put("collector.missed_slots_per_second", 2.0, at, columns=worker)
+
+
+def gauge_xid(cluster: Cluster, column: int, start: int, code: int) -> Cluster:
+    """The exporter's gauge changes to the code, and the program on the GPU is gone."""
+    cluster.put("gpu.xid", float(code), start, None, [column])
+    return cluster.put("gpu.utilization_ratio", 0.0, start, None, [column])
+
+
+def vanish(cluster: Cluster, column: int, start: int) -> Cluster:
+    """The exporter shows the GPU no longer."""
+    for name in cluster.signals:
+        if name.startswith("gpu."):
+            cluster.put(name, np.nan, start, None, [column])
+    return cluster
+
+
+def not_finite(cluster: Cluster, start: int) -> Cluster:
+    """All ranks show a NaN as their loss."""
+    cluster.signals["rank.loss_nonfinite"] = np.zeros_like(cluster.signals["rank.loss"])
+    cluster.put("rank.loss", np.nan, start)
+    return cluster.put("rank.loss_nonfinite", 1.0, start)

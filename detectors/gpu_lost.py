@@ -1,0 +1,78 @@
+"""A GPU that is gone: XID 79, a kernel line without a number, or all its series vanish while its siblings' go on.
+
+A whole exporter that is silent is not a lost GPU, nor is a node that is rebooted or drained. A GPU that answers again is
+clear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Evidence, Verdict
+from core.window import Window
+from detectors import fatal_events
+
+FAULT = "gpu_lost"
+# Series that every exporter has of every GPU that it sees.
+_ALIVE = ("gpu.temperature_celsius", "gpu.power_watts", "gpu.sm_clock_hertz", "gpu.utilization_ratio", "gpu.memory_used_bytes")
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: core/xids.yaml; NVSentinel #155 and dcgm-exporter #348 (a GPU off the bus has no metric of its own).
+
+    fatal_by: whose list of fatal codes counts. worked_seconds: work after which a log line is over; our judgement.
+    missed_intervals: scrapes in a row without the GPU. gone_seconds: at least; one missed cycle of the exporter is 30 s.
+    """
+
+    fatal_by: str = "nvidia"
+    worked_seconds: float = 600.0
+    missed_intervals: float = 4.0
+    gone_seconds: float = 75.0
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each GPU that is shown now, or was and is not."""
+    gpus = window.of_kind("gpu")
+    if not gpus or not len(window.times):
+        return []
+    ages = np.min([window.block(s).age_seconds for s in _ALIVE], axis=0)
+    known = np.fmin.reduce([window.block(s).interval_seconds for s in _ALIVE])
+    interval = np.where(np.isnan(known), float(window.step_seconds), known)
+    here = ages <= np.maximum(2.5 * interval, 30.0)
+    gone = np.isfinite(ages) & (ages > np.maximum(params.missed_intervals * interval, params.gone_seconds))
+    told = {v.target.key: v for v in fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)}
+    lines = {(e.target.node, e.target.key): e for e in window.events_of("gpu_lost")}
+    alive_nodes = {gpus[e].node for e in np.flatnonzero(here)}
+    out: dict[str, Verdict] = {}
+    for e, gpu in enumerate(gpus):
+        if gpu.node in window.silent_nodes:
+            continue
+        line = lines.get((gpu.node, gpu.key))
+        if here[e]:
+            recent = line is not None and window.end - line.at < params.gone_seconds * 1000
+            if not recent:
+                out[gpu.key] = Verdict(gpu, FAULT, "clear", reason="clear")
+        elif line is not None:
+            text = Evidence("gpu_lost", "count", 1.0, 0.0, "a GPU on the bus", line.line)
+            out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (text,), "off_the_bus", True, line.at)
+        elif gone[e] and gpu.node in alive_nodes:
+            age = Evidence("gpu_lost", "count", 1.0, 0.0, "a GPU that its exporter shows",
+                           f"its newest sample is {ages[e]:.0f} s old, those of its siblings are fresh")
+            out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (age,), "vanished",
+                                   onset_at=int(window.end - ages[e] * 1000))
+    for key, verdict in told.items():
+        if verdict.state == "faulty" or key not in out:
+            out[key] = verdict
+    return [out[key] for key in sorted(out)]
+
+
+PLUGIN = DetectorPlugin(
+    name="gpu_lost", fault=FAULT, judge=judge, params=Params, needs=(("gpu.temperature_celsius", "xid", "gpu_lost"),),
+    hold=Hold(on=2, of=3, off=4),
+    must_not=("an exporter that is silent for all its GPUs", "one missed scrape", "a node that reboots",
+              "a sticky XID 79 of before the last boot"),
+)

@@ -1,0 +1,55 @@
+"""A GPU that can remap no more bad memory rows: XID 64, or the driver's own flag.
+
+The flag is a level that no reset takes away; it and the log line are one finding. A pending remap is no failure: the next
+reset does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Verdict
+from core.window import Window
+from detectors import fatal_events, stats
+
+FAULT = "row_remap_failure"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: core/xids.yaml; the flag is DCGM's field 395 (row remap failure), 1 = failed.
+
+    fatal_by: whose list of fatal codes counts: nvidia, eks, azure, aznhc or meta. worked_seconds: a day of work after which
+    a bare log line is over where no flag is shown; our judgement.
+    """
+
+    fatal_by: str = "nvidia"
+    worked_seconds: float = 86400.0
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each GPU that shows the flag, or met the XID."""
+    out = {v.target.key: v for v in fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)}
+    block = window.block("gpu.row_remap_failed")
+    fresh = block.fresh()
+    onsets = stats.run_start(stats.above(block.values, 1.0), window.times, 4) if len(window.times) else fresh
+    for e, gpu in enumerate(block.entities):
+        if not fresh[e] or np.isnan(block.last[e]) or gpu.node in window.silent_nodes:
+            continue
+        if block.last[e] >= 1:
+            told = out.get(gpu.key)
+            flag = stats.evidence("gpu.row_remap_failed", block.last[e], 0.0, "no failed remap")
+            out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (flag, *(told.evidence if told else ())),
+                                   "remap_failed", onset_at=int(onsets[e]))
+        elif gpu.key not in out:
+            out[gpu.key] = Verdict(gpu, FAULT, "clear", reason="clear")
+    return [out[key] for key in sorted(out)]
+
+
+PLUGIN = DetectorPlugin(
+    name="row_remap_failure", fault=FAULT, judge=judge, params=Params, needs=(("gpu.row_remap_failed", "xid"),),
+    hold=Hold(on=2, of=3, off=4), must_not=("a remap that is pending", "rows that were remapped long ago"),
+)

@@ -1,0 +1,127 @@
+"""XIDs and what hangs on them: each counts once, echoes and stale gauges never."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.faults import faults
+from core.plugins import load_plugins
+from core.types import Event, Target
+from core.xids import VENDORS, xids
+from tests.contract.windows import START, Cluster, gauge_xid, vanish
+
+PLUGINS = load_plugins("detectors")
+GPU = Target("gpu", "n001", "3", id="GPU-n001-3")
+
+
+def at(tick: int) -> int:
+    return START + 15_000 * tick
+
+
+def line(code: int, tick: int, fatal: bool | None = None, gpu: Target = GPU) -> Event:
+    fields = {"xid": code, "pci": "0000:86:00.0"} | ({} if fatal is None else {"fatal": fatal})
+    return Event(at(tick), gpu, "xid", fields, f"NVRM: Xid (PCI:0000:86:00): {code}, pid=1, name=python")
+
+
+def faulty(cluster: Cluster, detector: str, **params: object) -> list[str]:
+    plugin = PLUGINS[detector]
+    return [v.target.key for v in plugin.judge(cluster.window(), plugin.params(**params)) if v.state == "faulty"]
+
+
+def test_every_row_is_one_of_the_closed_lists() -> None:
+    """Each XID maps to one known fault and to known vendors."""
+    assert all(row.fault in faults() and set(row.fatal_by) <= {*VENDORS, "line"} for row in xids().values())
+
+
+@pytest.mark.parametrize(("code", "detector"), [
+    (48, "ecc_uncorrectable"), (94, "ecc_uncorrectable"), (95, "ecc_uncorrectable"), (64, "row_remap_failure"),
+    (79, "gpu_lost"), (119, "xid_fatal"), (62, "xid_fatal"), (109, "xid_fatal"),
+])
+def test_a_fatal_line_is_its_own_fault_and_no_other(code: int, detector: str) -> None:
+    """A kernel line of a fatal code opens exactly one fault, on the GPU that it names."""
+    cluster = Cluster()
+    cluster.events.append(line(code, 90))
+    if code == 79:
+        vanish(cluster, 11, 90)
+    cluster.put("gpu.utilization_ratio", 0.0, 90, None, [11])
+    found = {name: faulty(cluster, name) for name in ("xid_fatal", "ecc_uncorrectable", "row_remap_failure", "gpu_lost")}
+    assert {name: keys for name, keys in found.items() if keys} == {detector: ["gpu:GPU-n001-3"]}
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45, 63, 154, 999])
+@pytest.mark.parametrize("detector", ["xid_fatal", "ecc_uncorrectable", "row_remap_failure", "gpu_lost"])
+def test_programs_echoes_and_information_are_no_fault(code: int, detector: str) -> None:
+    """Codes that NVIDIA calls ignorable, or faults of programs, and codes that nobody knows, are events only."""
+    cluster = Cluster()
+    cluster.events += [line(code, tick) for tick in range(80, 100)]
+    assert faulty(cluster, detector) == []
+
+
+@pytest.mark.parametrize(("vendor", "counts"), [("nvidia", False), ("eks", True), ("azure", False), ("aznhc", True)])
+def test_the_site_chooses_whose_word_counts(vendor: str, counts: bool) -> None:
+    """XID 63 is fatal for some vendors only."""
+    cluster = Cluster()
+    cluster.events.append(line(63, 90))
+    assert bool(faulty(cluster, "ecc_uncorrectable", fatal_by=vendor)) is counts
+
+
+def test_a_sticky_gauge_is_no_event() -> None:
+    """A gauge that stands at 119 since before Greylag looked says nothing of now."""
+    assert faulty(gauge_xid(Cluster(), 11, 0, 119), "xid_fatal") == []
+
+
+def test_the_line_and_the_gauge_are_one_event() -> None:
+    """The exporter shows a minute later what the kernel said: its evidence counts one."""
+    cluster = gauge_xid(Cluster(), 11, 94, 119)
+    cluster.events.append(line(119, 91))
+    verdict = next(v for v in PLUGINS["xid_fatal"].judge(cluster.window(), PLUGINS["xid_fatal"].params())
+                   if v.state == "faulty")
+    assert (verdict.onset_at, "in the window" in (verdict.evidence[0].text or "")) == (at(91), False)
+
+
+def test_a_boot_ends_it() -> None:
+    """What was before the newest boot is over."""
+    cluster = Cluster()
+    cluster.events += [line(119, 60), Event(at(80), Target("node", "n001"), "boot", {})]
+    cluster.put("gpu.utilization_ratio", 0.0, 60, None, [11])
+    assert faulty(cluster, "xid_fatal") == []
+
+
+def test_a_gpu_that_works_on_is_well() -> None:
+    """Ten minutes of work after the event, and it is over."""
+    cluster = Cluster()
+    cluster.events.append(line(94, 50))
+    assert faulty(cluster, "ecc_uncorrectable") == []
+
+
+@pytest.mark.parametrize(("fatal", "expected"), [(True, 1), (False, 0), (None, 0)])
+def test_nvlink_codes_follow_the_lines_own_word(fatal: bool | None, expected: int) -> None:
+    """144-150 count when the line says Fatal."""
+    from detectors import fatal_events
+
+    cluster = Cluster()
+    cluster.events.append(line(149, 90, fatal))
+    assert len(fatal_events.of_fault(cluster.window(), "nvlink_errors", "nvidia")) == expected
+
+
+def test_an_exporter_that_is_gone_lost_no_gpu() -> None:
+    """All eight GPUs of a node vanish together: the exporter is silent, no GPU is lost."""
+    cluster = Cluster()
+    for column in range(8, 16):
+        vanish(cluster, column, 60)
+    assert faulty(cluster, "gpu_lost") == []
+
+
+def test_a_kernel_line_without_a_number_is_a_lost_gpu() -> None:
+    """ "Fallen off the bus" alone is enough once the GPU is not shown any more."""
+    cluster = vanish(Cluster(), 11, 97)
+    cluster.events.append(Event(at(97), GPU, "gpu_lost", {"pci": "0000:86:00.0"}, "NVRM: GPU at 0000:86:00.0 has fallen off the bus."))
+    assert faulty(cluster, "gpu_lost") == ["gpu:GPU-n001-3"]
+
+
+def test_a_volatile_count_that_grows_is_an_error() -> None:
+    """One double-bit error in one sample counts, and it is dated by that sample."""
+    cluster = Cluster()
+    cluster.put("gpu.ecc_uncorrectable_per_second", 1 / 15, 95, 96, [11])
+    cluster.put("gpu.utilization_ratio", 0.0, 95, None, [11])
+    assert faulty(cluster, "ecc_uncorrectable") == ["gpu:GPU-n001-3"]
