@@ -37,6 +37,14 @@ SCENARIOS: dict[str, Scenario] = {
     "thermal_throttle": Scenario(lambda c, at: windows.throttle(c, 11, at), "gpu:GPU-n001-3"),
     "packet_loss": Scenario(lambda c, at: windows.lose(c, 11, at), "nic:n001/mlx5_3/1"),
     "collector_starved": Scenario(lambda c, at: windows.starve(c, 11, at), "collector:/collector-n001", of_greylag=True),
+    "link_down": Scenario(lambda c, at: c.put("nic.link_up", 0.0, at, None, [11]), "nic:n001/mlx5_3/1"),
+    "link_flap": Scenario(lambda c, at: c.put("nic.link_downed_per_second", 0.02, at, None, [11]), "nic:n001/mlx5_3/1"),
+    "link_slow": Scenario(lambda c, at: c.put("nic.rate_bytes_per_second", 2.5e10, at, None, [11]), "nic:n001/mlx5_3/1"),
+    "power_brake": Scenario(lambda c, at: c.put("gpu.throttle_reasons_bits", float(0x88), at, None, [11]), "gpu:GPU-n001-3"),
+    "power_cap": Scenario(lambda c, at: c.put("gpu.power_limit_watts", 400.0, at, None, [11]), "gpu:GPU-n001-3"),
+    "memory_pressure": Scenario(lambda c, at: windows.press(c, 1, at), "node:n001/"),
+    "clock_skew": Scenario(lambda c, at: c.put("node.clock_offset_seconds", 0.2, at, None, [1]), "node:n001/"),
+    "disk_full": Scenario(lambda c, at: c.put("mount.available_bytes", 1e10, at, None, [1]), "mount:n001//scratch"),
     "xid_fatal": Scenario(lambda c, at: windows.gauge_xid(c, 11, at, 119), "gpu:GPU-n001-3"),
     "ecc_uncorrectable": Scenario(lambda c, at: windows.gauge_xid(c, 11, at, 48), "gpu:GPU-n001-3"),
     "row_remap_failure": Scenario(lambda c, at: c.put("gpu.row_remap_failed", 1.0, at, None, [11]), "gpu:GPU-n001-3"),
@@ -233,7 +241,7 @@ def _large() -> Window:
     big = Cluster(nodes=4, ticks=1)
     big.nodes, big.ticks = 1000, 120
     names = [f"n{i:04d}" for i in range(1000)]
-    kinds = {"gpu": 8, "nic": 8, "node": 1, "rank": 8, "collector": 1}
+    kinds = {"gpu": 8, "nic": 8, "node": 1, "rank": 8, "collector": 1, "mount": 1}
     entities = {k: tuple(replace(base.entities[k][c % per], node=n, id=None, rank=i * 8 + c if k == "rank" else None)
                          for i, n in enumerate(names) for c in range(per)) for k, per in kinds.items()}
     window = base.window()

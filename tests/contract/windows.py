@@ -48,6 +48,7 @@ class Cluster:
         ranks = tuple(Target("rank", g.node, g.device, job=JOB, rank=r) for r, g in enumerate(gpus))
         self.entities = {"gpu": gpus, "nic": nics, "node": tuple(Target("node", n) for n in names),
                          "rank": ranks if self.trainer else (),
+                         "mount": tuple(Target("mount", n, "/scratch") for n in names),
                          "collector": tuple(Target("collector", device=f"collector-{n}") for n in names)}
         self.names = names
         if self.job is None:
@@ -94,6 +95,7 @@ class Cluster:
         for way in ("received", "transmitted"):
             self.signals[f"nic.{way}_bytes_per_second"] = 8e9 * self.rng(way).normal(1, 0.01, (t, n))
         self.signals["nic.link_up"] = np.ones((t, n))
+        self.signals["nic.rate_bytes_per_second"] = np.full((t, n), 5e10)
         if self.nic == "ethernet":
             background = self.rng("background").choice([0.0, 0.0, 0.3, 2.5], n)
             self.signals["nic.packets_lost_per_second"] = np.tile(background, (t, 1)) + self.rng("drops").poisson(
@@ -137,6 +139,12 @@ class Cluster:
 
     def _node(self) -> None:
         self._noise("node.storage_bytes_per_second", "node", 2e6, 1e5)
+        self._noise("node.memory_available_bytes", "node", 1.6e12, 1e9)
+        self._noise("node.clock_offset_seconds", "node", 0.0, 2e-5)
+        self._noise("mount.available_bytes", "mount", 9e12, 1e9)
+        for name, value in (("node.memory_total_bytes", 2.1e12), ("node.memory_stalled_ratio", 0.0), ("node.clock_synced", 1.0),
+                            ("node.clock_error_seconds", 0.01), ("mount.size_bytes", 2e13), ("mount.readonly", 0.0)):
+            self.signals[name] = np.full((self.ticks, self.nodes), value)
 
     def _collectors(self) -> None:
         """Greylag's own workers, each with 300 targets: one reading in a day is missed, each reports every few seconds."""
@@ -303,3 +311,9 @@ def not_finite(cluster: Cluster, start: int) -> Cluster:
     cluster.signals["rank.loss_nonfinite"] = np.zeros_like(cluster.signals["rank.loss"])
     cluster.put("rank.loss", np.nan, start)
     return cluster.put("rank.loss_nonfinite", 1.0, start)
+
+
+def press(cluster: Cluster, node: int, start: int) -> Cluster:
+    """Work stalls for memory, and little of it is left."""
+    cluster.put("node.memory_available_bytes", 4e10, start, None, [node])
+    return cluster.put("node.memory_stalled_ratio", 0.4, start, None, [node])

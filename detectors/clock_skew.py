@@ -1,0 +1,66 @@
+"""A node whose clock is off: its offset is large, or its time daemon has lost its source and the error bound has grown.
+
+What is read is the kernel's own word on its clock. A clock that is stepped back into place is over at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Verdict
+from core.window import Window
+from detectors import stats
+
+FAULT = "clock_skew"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: the alert rules that people run today (signals.md §4): an offset of more than 0.05 s, or not synchronised with
+    a maximum error of 16 s and more.
+
+    window_seconds: for how long. offset_seconds, error_seconds: from where.
+    """
+
+    window_seconds: float = 240.0
+    offset_seconds: float = 0.05
+    error_seconds: float = 16.0
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each node that shows its clock's offset or state."""
+    nodes = window.of_kind("node")
+    if not nodes or not len(window.times):
+        return []
+    size = np.abs(window.values("node.clock_offset_seconds"))
+    block = window.block("node.clock_offset_seconds")
+    offset = stats.span(size, stats.interval_ticks(block, window.step_seconds), window.ticks(params.window_seconds))
+    synced, error = window.last("node.clock_synced"), window.last("node.clock_error_seconds")
+    off = stats.above(offset.low, params.offset_seconds)
+    lost = stats.below(synced, 0.5) & stats.above(error, params.error_seconds)
+    fresh = (block.fresh() & ~np.isnan(offset.mean)) | (window.block("node.clock_synced").fresh() & ~np.isnan(synced))
+    symptom = stats.above(size, params.offset_seconds) | (
+        stats.below(window.values("node.clock_synced"), 0.5)
+        & stats.above(window.values("node.clock_error_seconds"), params.error_seconds))
+    onsets = stats.run_start(symptom, window.times, 4)
+    out = []
+    for e in np.flatnonzero(fresh):
+        if nodes[e].node in window.silent_nodes:
+            continue
+        if not (off[e] or lost[e]):
+            out.append(Verdict(nodes[e], FAULT, "clear", reason="clear"))
+            continue
+        rows = [stats.evidence("node.clock_offset_seconds", float(block.last[e]), 0.0, "a clock that keeps time")] if off[e] else [
+            stats.evidence("node.clock_error_seconds", error[e], params.error_seconds, "not synchronised")]
+        out.append(Verdict(nodes[e], FAULT, "faulty", 0.3, tuple(rows), "offset" if off[e] else "not_synchronised",
+                           onset_at=int(onsets[e])))
+    return out
+
+
+PLUGIN = DetectorPlugin(
+    name="clock_skew", fault=FAULT, judge=judge, params=Params, needs=(("node.clock_offset_seconds", "node.clock_synced"),),
+    hold=Hold(on=3, of=4, off=4), must_not=("a step that puts the clock right", "a moment without a source"),
+)

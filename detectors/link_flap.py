@@ -1,0 +1,97 @@
+"""A link that goes down and comes back, again and again.
+
+One flap is life: an optic settles, a switch restarts. What counts is repetition, by whatever tells of it: the port's own
+counter of downs, carrier changes, kernel lines, or the state that was seen to fall.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Floats, Verdict
+from core.window import Window
+from detectors import stats
+
+FAULT = "link_flap"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: Azure's health agent (3 more downs in 3 h), gpud (3 cycles in 12 h); ByteRobust (NICs flap and recover: an
+    alert only when seen again).
+
+    downs: how many in `window_seconds`. quiet_seconds: without one for so long it is over.
+    """
+
+    downs: float = 3.0
+    window_seconds: float = 1800.0
+    quiet_seconds: float = 600.0
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each port that shows its state or its downs."""
+    nics = window.of_kind("nic")
+    if not nics or not len(window.times):
+        return []
+    counts = _downs(window, params)
+    total, recent = counts.sum(axis=0), counts[-window.ticks(params.quiet_seconds):].sum(axis=0)
+    known = np.zeros(len(nics), bool)
+    for signal in ("nic.link_up", "nic.link_downed_per_second", "nic.carrier_changes_per_second"):
+        known |= window.block(signal).fresh() & ~np.isnan(stats.quantile(window.tail(signal, 60.0), 1.0))
+    out = []
+    for e in np.flatnonzero(known):
+        if nics[e].node in window.silent_nodes:
+            continue
+        if total[e] < params.downs or recent[e] <= 0:
+            out.append(Verdict(nics[e], FAULT, "clear", reason="clear"))
+            continue
+        first = int(window.times[np.flatnonzero(counts[:, e])[0]])
+        rows = (stats.evidence("nic.link_downed_per_second", total[e] / params.window_seconds, 0.0,
+                               "a link that stays up", f"{total[e]:.0f} times down in {params.window_seconds / 60:.0f} minutes"),)
+        out.append(Verdict(nics[e], FAULT, "faulty", 0.5, rows, "flaps", onset_at=first))
+    return out
+
+
+def _downs(window: Window, p: Params) -> Floats:
+    """float64[tick, nic]: how often each went down, by the source that tells of most."""
+    ticks = window.ticks(p.window_seconds)
+
+    def tail(signal: str) -> Floats:
+        return window.values(signal)[-ticks:]
+
+    step = window.step_seconds
+    downs = np.round(np.nan_to_num(tail("nic.link_downed_per_second")) * step, 3)
+    # A down and an up are two changes of the carrier.
+    downs = np.maximum(downs, np.nan_to_num(tail("nic.carrier_changes_per_second")) * step / 2)
+    state = stats.filled(tail("nic.link_up"))
+    fell = np.zeros_like(downs)
+    if len(state) > 1:
+        fell[1:] = stats.above(state[:-1], 0.5) & stats.below(state[1:], 0.5)
+    told = _told(window, len(downs))
+    best = np.stack([downs, fell, told])
+    # Sources see the same flap a tick apart, so the whole source is taken, not the larger of each tick.
+    which = best.sum(axis=1).argmax(axis=0)
+    return np.take_along_axis(best, which[None, None, :], 0)[0]
+
+
+def _told(window: Window, ticks: int) -> Floats:
+    """Kernel lines of links that go down, by tick and port."""
+    nics = window.of_kind("nic")
+    told = np.zeros((ticks, len(nics)))
+    columns = {nic.key: e for e, nic in enumerate(nics)}
+    times = window.times[-ticks:]
+    for event in window.events_of("link_down", since=int(times[0]) - window.step_seconds * 1000 + 1):
+        e = columns.get(event.target.key)
+        if e is not None:
+            told[min(int(np.searchsorted(times, event.at)), ticks - 1), e] += 1
+    return told
+
+
+PLUGIN = DetectorPlugin(
+    name="link_flap", fault=FAULT, judge=judge, params=Params,
+    needs=(("nic.link_downed_per_second", "nic.carrier_changes_per_second", "nic.link_up", "link_down"),),
+    hold=Hold(on=2, of=3, off=8), must_not=("one flap", "a link that goes down and stays down", "a counter that begins anew"),
+)

@@ -1,0 +1,69 @@
+"""A node that runs out of memory: its kernel kills a process for it, or work stalls for memory while little is left.
+
+A page cache that shrinks is no pressure; a process that is killed at its own container's limit is told by the same line,
+and is the job owner's to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Evidence, Verdict
+from core.window import Window
+from detectors import stats
+
+FAULT = "memory_pressure"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: signals.md §4 (available below 10 %, any OOM kill), PSI healthy below 0.05.
+
+    window_seconds: how far back levels are averaged. stalled: share of time in which all work stalls for memory.
+    available: share of memory left below which a stall is pressure. kill_seconds: how long an OOM kill counts.
+    """
+
+    window_seconds: float = 120.0
+    stalled: float = 0.1
+    available: float = 0.1
+    kill_seconds: float = 600.0
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each node that shows its memory, or whose kernel killed a process."""
+    nodes = window.of_kind("node")
+    if not nodes or not len(window.times):
+        return []
+    stalled = stats.span_of(window, "node.memory_stalled_ratio", params.window_seconds)
+    left = stats.span_of(window, "node.memory_available_bytes", params.window_seconds).mean / window.last("node.memory_total_bytes")
+    pressed = stats.above(stalled.low, params.stalled) & ~stats.above(left, params.available)
+    fresh = (window.block("node.memory_stalled_ratio").fresh() & ~np.isnan(stalled.mean)) | (
+        window.block("node.memory_available_bytes").fresh() & ~np.isnan(left))
+    kills = {e.target.node: e for e in window.events_of("oom", since=window.end - int(params.kill_seconds * 1000))}
+    onsets = stats.run_start(stats.above(window.values("node.memory_stalled_ratio"), params.stalled / 2), window.times, 4)
+    out = []
+    for e, node in enumerate(nodes):
+        if node.node in window.silent_nodes:
+            continue
+        kill = kills.get(node.node)
+        if kill is not None:
+            rows = (Evidence("oom", "count", 1.0, 0.0, "no process is killed for memory", kill.line),)
+            out.append(Verdict(node, FAULT, "faulty", 0.6, rows, "oom_kill", True, kill.at))
+        elif pressed[e] and fresh[e]:
+            levels = [stats.evidence("node.memory_stalled_ratio", stalled.mean[e], 0.0, "a node with memory left")]
+            if not np.isnan(left[e]):
+                levels.append(stats.evidence("node.memory_available_bytes", float(window.last("node.memory_available_bytes")[e]),
+                                             float(window.last("node.memory_total_bytes")[e]), "all of its memory"))
+            out.append(Verdict(node, FAULT, "faulty", 0.6, tuple(levels), "stalls_for_memory", onset_at=int(onsets[e])))
+        elif fresh[e]:
+            out.append(Verdict(node, FAULT, "clear", reason="clear"))
+    return out
+
+
+PLUGIN = DetectorPlugin(
+    name="memory_pressure", fault=FAULT, judge=judge, params=Params, needs=(("node.memory_stalled_ratio", "oom"),),
+    hold=Hold(on=3, of=4, off=8), must_not=("a page cache that shrinks", "little memory left without a stall"),
+)
