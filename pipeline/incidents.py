@@ -17,6 +17,7 @@ from core.types import Evidence, Finding, Incident, Target
 from core.window import Window
 from pipeline import losses
 from pipeline.codec import pack, unpack
+from pipeline.consequences import explained
 from pipeline.correlate import Group, correlate
 from pipeline.localise import jobs_hit
 
@@ -67,7 +68,9 @@ class IncidentBook:
                     known.ends = [*known.ends, finding.end_reason or "cleared"][-MOST_FINDINGS:]
         live = {e.key for e in self._entries.values() if e.live}
         news: list[tuple[str, Incident]] = []
-        groups = correlate(window, open_findings, live)
+        # What is being acted on keeps its own evidence: the proof that the action helped must not move elsewhere.
+        held = {e.key for e in self._entries.values() if e.incident.state in HANDS_OFF}
+        groups = explained(correlate(window, open_findings, live), window, held)
         matched: dict[str, Group] = {}
         for group in groups:
             entry = self._match(group, window.end, matched)
