@@ -87,7 +87,8 @@ class Cluster:
         self.signals["gpu.thermal_violation_ratio"] = np.zeros((self.ticks, n))
         self.signals["gpu.memory_used_bytes"] = np.full((self.ticks, n), 72e9)
         for name, value in (("xid", 0), ("ecc_correctable_per_second", 0), ("ecc_uncorrectable_per_second", 0),
-                            ("row_remap_failed", 0), ("pcie_link_width", 16), ("pcie_link_generation", 5)):
+                            ("row_remap_failed", 0), ("nvlink_errors_per_second", 0), ("nvlink_recoveries_per_second", 0),
+                            ("pcie_link_width", 16), ("pcie_link_generation", 5)):
             self.signals[f"gpu.{name}"] = np.full((self.ticks, n), float(value))
 
     def _nics(self) -> None:

@@ -47,6 +47,14 @@ def two_errors(c: Cluster) -> Cluster:
     return c.put("gpu.ecc_correctable_per_second", 1 / 15, 97, 98, [11])
 
 
+def one_link_error(c: Cluster) -> Cluster:
+    return c.put("gpu.nvlink_errors_per_second", 1.0, 95, 96, [11])
+
+
+def trains_at_boot(c: Cluster) -> Cluster:
+    return c.put("gpu.nvlink_recoveries_per_second", 2.0, 92, 95, list(range(8, 16)))
+
+
 def one_nan_reading(c: Cluster) -> Cluster:
     not_finite(c, 97)
     healthy = Cluster()
@@ -76,7 +84,7 @@ def old_nans(c: Cluster) -> Cluster:
 
 @pytest.mark.parametrize(("detector", "alike"), [
     ("pcie_degraded", idle_generation), ("pcie_degraded", narrow_by_design), ("pcie_degraded", mixed_boards),
-    ("pcie_degraded", trains_anew), ("ecc_correctable_storm", one_error), ("ecc_correctable_storm", two_errors),
+    ("nvlink_errors", one_link_error), ("nvlink_errors", trains_at_boot), ("pcie_degraded", trains_anew), ("ecc_correctable_storm", one_error), ("ecc_correctable_storm", two_errors),
     ("nonfinite_loss", one_nan_reading), ("nonfinite_loss", not_logged), ("nonfinite_loss", overflow_skips),
     ("nonfinite_loss", one_bad_step), ("nonfinite_loss", old_nans),
 ], ids=lambda x: getattr(x, "__name__", x))
