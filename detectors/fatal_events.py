@@ -115,6 +115,11 @@ def _boots(window: Window) -> dict[str, int]:
     return found
 
 
+def booted_at(window: Window, node: str | None) -> int:
+    """The newest boot of the node, ms; -1 = none is known."""
+    return _boots(window).get(node or "", -1)
+
+
 def _boot_ms(event: Event) -> int:
     seconds = event.fields.get("boot_time_seconds")
     return int(float(seconds) * 1000) if isinstance(seconds, (int, float)) else event.at

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Evidence, Verdict
+from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
 from detectors import fatal_events
 
@@ -37,8 +37,11 @@ class Params:
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that is shown now, or was and is not."""
     gpus = window.of_kind("gpu")
-    if not gpus or not len(window.times):
+    if not len(window.times):
         return []
+    out = _never_shown(window)
+    if not gpus:
+        return [out[key] for key in sorted(out)]
     ages = np.min([window.block(s).age_seconds for s in _ALIVE], axis=0)
     known = np.fmin.reduce([window.block(s).interval_seconds for s in _ALIVE])
     interval = np.where(np.isnan(known), float(window.step_seconds), known)
@@ -47,7 +50,6 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     told = {v.target.key: v for v in fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)}
     lines = {(e.target.node, e.target.key): e for e in window.events_of("gpu_lost")}
     alive_nodes = {gpus[e].node for e in np.flatnonzero(here)}
-    out: dict[str, Verdict] = {}
     for e, gpu in enumerate(gpus):
         if gpu.node in window.silent_nodes:
             continue
@@ -57,8 +59,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             if not recent:
                 out[gpu.key] = Verdict(gpu, FAULT, "clear", reason="clear")
         elif line is not None:
-            text = Evidence("gpu_lost", "count", 1.0, 0.0, "a GPU on the bus", line.line)
-            out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (text,), "off_the_bus", True, line.at)
+            out[gpu.key] = _told(gpu, line)
         elif gone[e] and gpu.node in alive_nodes:
             age = Evidence("gpu_lost", "count", 1.0, 0.0, "a GPU that its exporter shows",
                            f"its newest sample is {ages[e]:.0f} s old, those of its siblings are fresh")
@@ -68,6 +69,19 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         if verdict.state == "faulty" or key not in out:
             out[key] = verdict
     return [out[key] for key in sorted(out)]
+
+
+def _told(gpu: Target, line: Event) -> Verdict:
+    text = Evidence("gpu_lost", "count", 1.0, 0.0, "a GPU on the bus", line.line)
+    return Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (text,), "off_the_bus", True, line.at)
+
+
+def _never_shown(window: Window) -> dict[str, Verdict]:
+    """GPUs that only the kernel's log knows: no exporter shows them, so nothing else can tell that they are back."""
+    shown = {gpu.key for gpu in window.of_kind("gpu")}
+    return {e.target.key: _told(e.target, e) for e in window.events_of("gpu_lost")
+            if e.target.key not in shown and e.target.node not in window.silent_nodes
+            and fatal_events.booted_at(window, e.target.node) <= e.at}
 
 
 PLUGIN = DetectorPlugin(

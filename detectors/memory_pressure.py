@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Evidence, Verdict
+from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
 from detectors import stats
 
@@ -34,25 +34,22 @@ class Params:
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each node that shows its memory, or whose kernel killed a process."""
-    nodes = window.of_kind("node")
-    if not nodes or not len(window.times):
+    if not len(window.times):
         return []
+    kills = {e.target.node: e for e in window.events_of("oom", since=window.end - int(params.kill_seconds * 1000))}
+    nodes = window.of_kind("node")
+    out = [_killed(event) for node, event in sorted(kills.items(), key=lambda k: k[0] or "")
+           if node not in window.silent_nodes]
     stalled = stats.span_of(window, "node.memory_stalled_ratio", params.window_seconds)
     left = stats.span_of(window, "node.memory_available_bytes", params.window_seconds).mean / window.last("node.memory_total_bytes")
     pressed = stats.above(stalled.low, params.stalled) & ~stats.above(left, params.available)
     fresh = (window.block("node.memory_stalled_ratio").fresh() & ~np.isnan(stalled.mean)) | (
         window.block("node.memory_available_bytes").fresh() & ~np.isnan(left))
-    kills = {e.target.node: e for e in window.events_of("oom", since=window.end - int(params.kill_seconds * 1000))}
     onsets = stats.run_start(stats.above(window.values("node.memory_stalled_ratio"), params.stalled / 2), window.times, 4)
-    out = []
     for e, node in enumerate(nodes):
-        if node.node in window.silent_nodes:
+        if node.node in window.silent_nodes or node.node in kills:
             continue
-        kill = kills.get(node.node)
-        if kill is not None:
-            rows = (Evidence("oom", "count", 1.0, 0.0, "no process is killed for memory", kill.line),)
-            out.append(Verdict(node, FAULT, "faulty", 0.6, rows, "oom_kill", True, kill.at))
-        elif pressed[e] and fresh[e]:
+        if pressed[e] and fresh[e]:
             levels = [stats.evidence("node.memory_stalled_ratio", stalled.mean[e], 0.0, "a node with memory left")]
             if not np.isnan(left[e]):
                 levels.append(stats.evidence("node.memory_available_bytes", float(window.last("node.memory_available_bytes")[e]),
@@ -61,6 +58,11 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         elif fresh[e]:
             out.append(Verdict(node, FAULT, "clear", reason="clear"))
     return out
+
+
+def _killed(event: Event) -> Verdict:
+    rows = (Evidence("oom", "count", 1.0, 0.0, "no process is killed for memory", event.line),)
+    return Verdict(Target("node", event.target.node), FAULT, "faulty", 0.6, rows, "oom_kill", True, event.at)
 
 
 PLUGIN = DetectorPlugin(

@@ -1,13 +1,15 @@
 """A loss or a gradient that is not a number, or infinite.
 
-A literal NaN that a trainer exposes or logs counts; a value that is missing, a series that ended (the stale marker) and a
-step that was not logged do not. Loss scaling skips a step now and then when gradients overflow: an overflow is no such
-loss, and a step that was skipped and followed by a finite loss is over.
+A literal NaN that a trainer logs counts at once, one that it exposes in two readings; a value that is missing, a series that
+ended (the stale marker) and a step that was not logged do not count. Loss scaling skips a step now and then when gradients
+overflow, and searches its scale at the start: that is no such loss. Overflows without end at a scale that has nowhere left
+to go are one. What a finite loss follows is over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,14 +24,17 @@ FATAL = 0.9
 
 @dataclass(frozen=True)
 class Params:
-    """Sources: signals.md §7 and §11 (an AMP skip or two in a thousand steps is normal).
+    """Sources: signals.md §7 and §11 (an AMP skip or two in a thousand steps is normal); cases P03, P04, P05 and P11.
 
-    losses: non-finite losses at different steps that the log must tell of; one may be a skipped step. since_seconds: how
-    far back a log line counts.
+    since_seconds: how far back a log line counts. nan_iterations: steps at which a trainer counts a NaN without showing
+    one; a single one may have been skipped. overflows: skipped steps in a row; scale: the loss scale at and below which
+    they mean the end (a search at the start stays millions above it).
     """
 
-    losses: int = 2
     since_seconds: float = 900.0
+    nan_iterations: int = 2
+    overflows: int = 4
+    scale: float = 16.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -52,11 +57,8 @@ def _judge_job(window: Window, job: JobState, p: Params) -> Verdict | None:
     good = ~np.isnan(loss.values[:, columns])
     fresh = block.fresh()[columns] | loss.fresh()[columns]
     now = bool((bad[-1] & fresh).any())
-    finite = np.flatnonzero(good.any(axis=1))
-    last_finite = int(window.times[finite[-1]]) if len(finite) else -1
-    events = _events(window, job, p, last_finite)
-    steps = {e.fields.get("step") for e in events}
-    if not (now and _lasts(bad)) and not (len(steps) >= p.losses and events[-1].at > last_finite):
+    events = _events(window, job, p, _finite_at(window, columns))
+    if not (now and _lasts(bad)) and not events:
         recent = bool(fresh.any()) and not now and bool((good[-1] & fresh).any())
         return Verdict(_target(job), FAULT, "clear", reason="clear") if recent else None
     told = [e.at for e in events]
@@ -77,10 +79,37 @@ def _lasts(bad: stats.Bools) -> bool:
     return len(bad) >= 2 and bool((bad[-1] & bad[-2]).any())
 
 
-def _events(window: Window, job: JobState, p: Params, last_finite: int) -> list[Event]:
-    since = max(window.end - int(p.since_seconds * 1000), last_finite)
-    return [e for e in window.events_of("nonfinite", since=since)
-            if e.target.job == job.id and e.fields.get("what") in ("loss", "grad_norm", "nan_iterations")]
+def _finite_at(window: Window, columns: stats.Ints) -> int:
+    """When the newest finite loss was read, ms; -1 = never in the window."""
+    block, bad = window.block("rank.loss"), window.last("rank.loss_nonfinite")[columns]
+    known = ~np.isnan(block.last[columns]) & ~stats.above(bad, 1.0)
+    ages = block.age_seconds[columns][known]
+    return int(window.end - 1000 * ages.min()) if len(ages) else -1
+
+
+def _events(window: Window, job: JobState, p: Params, finite_at: int) -> list[Event]:
+    """The log's words on losses that are not finite, newer than the newest finite loss; empty where they do not suffice."""
+    since = max(window.end - int(p.since_seconds * 1000), 0)
+    mine = [e for e in window.events_of("nonfinite", since=since) if e.target.job == job.id]
+    shown = [e for e in mine if e.fields.get("what") != "nan_iterations" and _after(e, finite_at)]
+    counted = [e for e in mine if e.fields.get("what") == "nan_iterations" and _after(e, finite_at)]
+    if len({e.fields.get("step") for e in counted}) >= p.nan_iterations:
+        shown += counted
+    return sorted(shown or _streak(window, job, p, since), key=lambda e: e.at)
+
+
+def _after(event: Event, finite_at: int) -> bool:
+    """A gradient that is NaN beside a loss that is finite is told by one line: both have one time."""
+    return event.at >= finite_at if event.fields.get("what") == "grad_norm" else event.at > finite_at
+
+
+def _streak(window: Window, job: JobState, p: Params, since: int) -> list[Event]:
+    """The last overflows, where each one lowered the scale and it has nowhere left to go."""
+    skips = [e for e in window.events_of("overflow", since=since) if e.target.job == job.id][-p.overflows:]
+    scales = [e.fields.get("loss_scale") for e in skips]
+    numbers = [float(s) for s in scales if isinstance(s, (int, float))]
+    falling = all(b < a for a, b in pairwise(numbers))
+    return skips if len(numbers) == p.overflows and falling and numbers[-1] <= p.scale else []
 
 
 def _evidence(window: Window, bad: stats.Bools, events: list[Event]) -> tuple[Evidence, ...]:

@@ -77,6 +77,17 @@ def one_bad_step(c: Cluster) -> Cluster:
     return c
 
 
+def one_counted_step(c: Cluster) -> Cluster:
+    c.put("rank.loss", np.nan, 94)
+    c.events.append(Event(START + 15_000 * 95, RANK, "nonfinite", {"rank": 0, "step": 400, "what": "nan_iterations"}))
+    return c
+
+
+def search_of_the_scale(c: Cluster) -> Cluster:
+    c.events += [Event(START + 15_000 * (80 + i), RANK, "overflow", {"rank": 0, "loss_scale": 2.0 ** (32 - i)}) for i in range(7)]
+    return c
+
+
 def old_nans(c: Cluster) -> Cluster:
     c.events += [Event(START + 15_000 * 40 + i, RANK, "nonfinite", {"rank": 0, "step": 400 + i, "what": "loss"}) for i in range(9)]
     return c
@@ -86,7 +97,7 @@ def old_nans(c: Cluster) -> Cluster:
     ("pcie_degraded", idle_generation), ("pcie_degraded", narrow_by_design), ("pcie_degraded", mixed_boards),
     ("nvlink_errors", one_link_error), ("nvlink_errors", trains_at_boot), ("pcie_degraded", trains_anew), ("ecc_correctable_storm", one_error), ("ecc_correctable_storm", two_errors),
     ("nonfinite_loss", one_nan_reading), ("nonfinite_loss", not_logged), ("nonfinite_loss", overflow_skips),
-    ("nonfinite_loss", one_bad_step), ("nonfinite_loss", old_nans),
+    ("nonfinite_loss", one_bad_step), ("nonfinite_loss", one_counted_step), ("nonfinite_loss", search_of_the_scale), ("nonfinite_loss", old_nans),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_stays_silent_on_look_alikes(detector: str, alike: Callable[[Cluster], Cluster]) -> None:
     """What only looks like the fault opens nothing."""

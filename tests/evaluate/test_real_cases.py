@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,12 +19,12 @@ QUICK_RUNS = ("healthy_meg_gpt2_base_n8_dp1_tp4_pp8-1809562", "healthy_nanogpt_2
 STEPS_OF_A_RUN = 1000  # of the longest runs the first ones: warm-up, noise and the steepest part of the loss
 
 
-def case(name: str) -> dict[str, object]:
+def case(name: str) -> Any:
     """The input of a case."""
     for line in needs.shared("data/cases/cases.jsonl").read_text().splitlines():
         found = json.loads(line)
         if found["id"] == name:
-            return dict(found["input"])
+            return found["input"]
     raise AssertionError(f"no case {name}")
 
 
