@@ -38,6 +38,8 @@ SCENARIOS: dict[str, Scenario] = {
     "packet_loss": Scenario(lambda c, at: windows.lose(c, 11, at), "nic:n001/mlx5_3/1"),
     "collector_starved": Scenario(lambda c, at: windows.starve(c, 11, at), "collector:/collector-n001", of_greylag=True),
     "nvlink_errors": Scenario(lambda c, at: c.put("gpu.nvlink_errors_per_second", 3.0, at, None, [11]), "gpu:GPU-n001-3"),
+    "exporter_stale": Scenario(lambda c, at: windows.stand(c, 1, at), "node:n001/"),
+    "cpu_starved": Scenario(lambda c, at: c.put("node.cpu_steal_ratio", 0.3, at, None, [1]), "node:n001/"),
     "link_down": Scenario(lambda c, at: c.put("nic.link_up", 0.0, at, None, [11]), "nic:n001/mlx5_3/1"),
     "link_flap": Scenario(lambda c, at: c.put("nic.link_downed_per_second", 0.02, at, None, [11]), "nic:n001/mlx5_3/1"),
     "link_slow": Scenario(lambda c, at: c.put("nic.rate_bytes_per_second", 2.5e10, at, None, [11]), "nic:n001/mlx5_3/1"),

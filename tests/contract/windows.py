@@ -140,6 +140,8 @@ class Cluster:
 
     def _node(self) -> None:
         self._noise("node.storage_bytes_per_second", "node", 2e6, 1e5)
+        self.signals["node.cpu_steal_ratio"] = np.zeros((self.ticks, self.nodes))
+        self.signals["node.cpu_waiting_ratio"] = np.abs(self.rng("waiting").normal(0.01, 0.004, (self.ticks, self.nodes)))
         self._noise("node.memory_available_bytes", "node", 1.6e12, 1e9)
         self._noise("node.clock_offset_seconds", "node", 0.0, 2e-5)
         self._noise("mount.available_bytes", "mount", 9e12, 1e9)
@@ -318,3 +320,11 @@ def press(cluster: Cluster, node: int, start: int) -> Cluster:
     """Work stalls for memory, and little of it is left."""
     cluster.put("node.memory_available_bytes", 4e10, start, None, [node])
     return cluster.put("node.memory_stalled_ratio", 0.4, start, None, [node])
+
+
+def stand(cluster: Cluster, node: int, start: int) -> Cluster:
+    """The exporter of the node's GPUs gives the values of one moment again and again."""
+    for name, values in cluster.signals.items():
+        if name.startswith("gpu."):
+            values[start:, 8 * node:8 * node + 8] = values[start, 8 * node:8 * node + 8]
+    return cluster

@@ -73,6 +73,38 @@ def lost_source(c: Cluster) -> Cluster:
     return c.put("node.clock_synced", 0.0, 60, None, [1])
 
 
+def busy_everywhere(c: Cluster) -> Cluster:
+    return c.put("node.cpu_waiting_ratio", 0.5, 40)
+
+
+def busy_minute(c: Cluster) -> Cluster:
+    return c.put("node.cpu_waiting_ratio", 0.8, 92, 96, [1])
+
+
+def slow_cycle(c: Cluster) -> Cluster:
+    for name, values in c.signals.items():
+        if name.startswith("gpu."):
+            values[:] = values[np.arange(c.ticks) // 8 * 8]
+    return c
+
+
+def idle(c: Cluster) -> Cluster:
+    c.put("gpu.utilization_ratio", 0.0, 0)
+    c.put("gpu.sm_clock_hertz", 345e6, 0)
+    for name in ("temperature_celsius", "memory_temperature_celsius"):
+        c.put(f"gpu.{name}", 31.0, 0)
+    for name in ("tensor_active_ratio", "graphics_active_ratio"):
+        c.put(f"gpu.{name}", 0.0, 0)
+    return c
+
+
+def exporter_gone(c: Cluster) -> Cluster:
+    for name, values in c.signals.items():
+        if name.startswith("gpu."):
+            values[60:, 8:16] = np.nan
+    return c
+
+
 def image(c: Cluster) -> Cluster:
     c.put("mount.available_bytes", 0.0, 0)
     return c.put("mount.readonly", 1.0, 0)
@@ -88,7 +120,8 @@ def small(c: Cluster) -> Cluster:
     ("link_down", never_up), ("link_flap", one_flap), ("link_flap", flaps_long_ago), ("link_slow", storage_nic),
     ("power_cap", capped), ("power_cap", fleet_wide_limit), ("power_brake", capped), ("power_brake", heat),
     ("memory_pressure", little_left), ("memory_pressure", cache_stalls), ("clock_skew", clock_step),
-    ("clock_skew", lost_source), ("disk_full", image), ("disk_full", small),
+    ("cpu_starved", busy_everywhere), ("cpu_starved", busy_minute), ("exporter_stale", slow_cycle), ("exporter_stale", idle),
+    ("exporter_stale", exporter_gone), ("clock_skew", lost_source), ("disk_full", image), ("disk_full", small),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_stays_silent_on_look_alikes(detector: str, alike: Callable[[Cluster], Cluster]) -> None:
     """What only looks like the fault opens nothing."""

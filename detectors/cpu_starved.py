@@ -1,0 +1,74 @@
+"""Work that waits for CPU on a node: the hypervisor takes time away, or tasks wait far more than on the job's other nodes.
+
+The host of a training node is mostly idle; a data loader that is busy is no starvation as long as it gets its time. Waiting
+that all nodes of a job have alike is how the job is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Evidence, Verdict
+from core.window import Window
+from detectors import stats
+
+FAULT = "cpu_starved"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: signals.md §4 (PSI healthy below 0.05) and §11 (steal, cpu_waiting).
+
+    window_seconds: how far back levels are averaged. steal: share of CPU time that is taken away. waiting: share of time in
+    which some task waits. above_peers: how many times the waiting of the other nodes. peers_min: other nodes needed.
+    """
+
+    window_seconds: float = 300.0
+    steal: float = 0.1
+    waiting: float = 0.3
+    above_peers: float = 4.0
+    peers_min: int = 2
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each node that shows steal, or how long tasks wait for CPU."""
+    nodes = window.of_kind("node")
+    if not nodes or not len(window.times):
+        return []
+    steal = stats.span_of(window, "node.cpu_steal_ratio", params.window_seconds)
+    waiting = stats.span_of(window, "node.cpu_waiting_ratio", params.window_seconds)
+    jobs = stats.node_jobs(window)
+    peers = stats.peers(waiting.mean, stats.codes([jobs.get(n.node or "", "") for n in nodes]))
+    stolen = stats.above(steal.low, params.steal)
+    starved = (stats.above(waiting.low, params.waiting) & (peers.n >= params.peers_min)
+               & stats.above(waiting.mean, params.above_peers * np.maximum(peers.middle, 0.02)))
+    fresh = np.zeros(len(nodes), bool)
+    for signal, span in (("node.cpu_steal_ratio", steal), ("node.cpu_waiting_ratio", waiting)):
+        fresh |= window.block(signal).fresh() & ~np.isnan(span.mean)
+    symptom = stats.above(window.values("node.cpu_steal_ratio"), params.steal) | stats.above(
+        window.values("node.cpu_waiting_ratio"), params.waiting)
+    onsets = stats.run_start(symptom, window.times, 4)
+    out = []
+    for e in np.flatnonzero(fresh):
+        if nodes[e].node in window.silent_nodes:
+            continue
+        rows: list[Evidence] = []
+        if stolen[e]:
+            rows.append(stats.evidence("node.cpu_steal_ratio", steal.mean[e], 0.0, "a machine of its own"))
+        if starved[e]:
+            rows.append(stats.evidence("node.cpu_waiting_ratio", waiting.mean[e], peers.middle[e], f"median of {peers.n[e]} peers"))
+        if rows:
+            out.append(Verdict(nodes[e], FAULT, "faulty", 0.3, tuple(rows), "steal" if stolen[e] else "waits_for_cpu",
+                               onset_at=int(onsets[e])))
+        else:
+            out.append(Verdict(nodes[e], FAULT, "clear", reason="clear"))
+    return out
+
+
+PLUGIN = DetectorPlugin(
+    name="cpu_starved", fault=FAULT, judge=judge, params=Params, needs=(("node.cpu_steal_ratio", "node.cpu_waiting_ratio"),),
+    hold=Hold(on=4, of=5, off=8), must_not=("a busy data loader", "waiting that all nodes of the job have", "a burst of a minute"),
+)

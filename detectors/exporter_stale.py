@@ -1,0 +1,89 @@
+"""A GPU exporter that answers with old values: everything that it says of a node stands still, although up is 1.
+
+A GPU's power flickers in every sample, idle or not, and its energy counter never stops; so a page on which all of them
+stand for many collection cycles was not collected anew. Values that repeat between two cycles of the exporter are life.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Floats, Target, Verdict
+from core.window import Window
+from detectors import stats
+
+FAULT = "exporter_stale"
+# What flickers on any GPU that is powered.
+_LIVELY = ("gpu.power_watts", "gpu.temperature_celsius", "gpu.memory_temperature_celsius", "gpu.sm_clock_hertz",
+           "gpu.tensor_active_ratio", "gpu.graphics_active_ratio", "gpu.memory_used_bytes")
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: signals.md §11 (identical values for many collection intervals, the energy counter included);
+    dcgm-exporter #164: values stood for hours while its health page was well. dcgm-exporter collects every 30 s.
+
+    still_seconds: how long all of a node's GPU values must stand.
+    """
+
+    still_seconds: float = 240.0
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each node of which GPU power, as it flickers, is shown now."""
+    gpus = window.of_kind("gpu")
+    ticks = window.ticks(params.still_seconds)
+    if not gpus or len(window.times) < ticks:
+        return []
+    power = window.block("gpu.power_watts")
+    shown = power.fresh() & ~np.isnan(power.last)
+    moved = _moved_at(window)
+    nodes: dict[str, list[int]] = {}
+    for e, gpu in enumerate(gpus):
+        if shown[e] and gpu.node is not None and gpu.node not in window.silent_nodes:
+            nodes.setdefault(gpu.node, []).append(e)
+    out = []
+    for node, columns in sorted(nodes.items()):
+        known = stats.count(power.values[-ticks:, columns])
+        last = moved[columns].max()
+        still = (len(window.times) - 1 - last) * window.step_seconds
+        target = Target("node", node)
+        if still < params.still_seconds:
+            out.append(Verdict(target, FAULT, "clear", reason="clear"))
+        elif int(known.min()) >= 0.8 * ticks and last >= 0:
+            level = float(power.last[columns].mean())
+            rows = (stats.evidence("gpu.power_watts", level, None, "a value that flickers",
+                                   f"no value of {len(columns)} GPUs has changed for {still / 60:.0f} minutes"),)
+            out.append(Verdict(target, FAULT, "faulty", 0.3, rows, "values_stand", onset_at=int(window.times[int(last)])))
+    return out
+
+
+def _moved_at(window: Window) -> Floats:
+    """float64[gpu]: the newest tick at which any lively value of the GPU changed, -1 = none was seen to."""
+    newest = np.full(len(window.of_kind("gpu")), -1.0)
+    for signal in _LIVELY:
+        newest = np.maximum(newest, _changes(stats.filled(window.values(signal))))
+    energy = window.values("gpu.energy_watts")
+    if energy.size:
+        rows = np.arange(len(energy))[:, None]
+        newest = np.maximum(newest, np.where(stats.above(energy, 1e-6), rows, -1).max(axis=0))
+    return newest
+
+
+def _changes(values: Floats) -> Floats:
+    """float64[entity]: the newest tick whose value differs from the one before, -1 = none."""
+    if len(values) < 2:
+        return np.full(values.shape[1], -1.0)
+    differs = (values[1:] != values[:-1]) & ~np.isnan(values[1:]) & ~np.isnan(values[:-1])
+    rows = np.arange(1, len(values))[:, None]
+    return np.asarray(np.where(differs, rows, -1).max(axis=0), np.float64)
+
+
+PLUGIN = DetectorPlugin(
+    name="exporter_stale", fault=FAULT, judge=judge, params=Params, needs=(("gpu.power_watts",),),
+    hold=Hold(on=3, of=4, off=4), must_not=("values that repeat between two collection cycles", "an idle GPU",
+                                            "an exporter that does not answer"),
+)
