@@ -36,13 +36,14 @@ class Fatal:
 def of_fault(window: Window, fault: str, vendor: str) -> list[Fatal]:
     """The fatal events of the fault in the window, in time order, each once."""
     table = xids()
+    shown = {gpu.key: gpu for gpu in window.of_kind("gpu")}
     found: list[Fatal] = []
     for event in window.events_of("xid"):
         code = event.fields.get("xid")
         row = table.get(code) if isinstance(code, int) else None
         told = event.fields.get("fatal")
         if row is not None and row.fault == fault and row.fatal(vendor, told if isinstance(told, bool) else None):
-            found.append(Fatal(event.at, event.target, row.code, event.line))
+            found.append(Fatal(event.at, shown.get(event.target.key, event.target), row.code, event.line))
     for at, gpu, code in _from_gauge(window):
         row = table.get(code)
         if row is None or row.fault != fault or not row.fatal(vendor, None):

@@ -75,12 +75,12 @@ class EventLog:
 def placed(event: Event, hardware: Hardware) -> Event:
     """The event with its GPU named as people name it, where the inventory knows the PCI address that the log gives."""
     target = event.target
-    if target.kind != "gpu" or target.id is not None:
+    if target.kind != "gpu":
         return event
     known = hardware.gpu_at(target.node, target.device)
-    if known is None:
-        return event
-    return replace(event, target=replace(target, device=known.device, id=known.id, serial=known.serial))
+    if known is None or None not in (target.id, known.id) and target.id != known.id:
+        return event  # another board stands there than the inventory says
+    return replace(event, target=replace(target, device=known.device, id=known.id or target.id, serial=known.serial))
 
 
 def boot_event(node: Target, boot_seconds: float, seen_at: int, earliest: int) -> Event:

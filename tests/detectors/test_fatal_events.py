@@ -125,3 +125,13 @@ def test_a_volatile_count_that_grows_is_an_error() -> None:
     cluster.put("gpu.ecc_uncorrectable_per_second", 1 / 15, 95, 96, [11])
     cluster.put("gpu.utilization_ratio", 0.0, 95, None, [11])
     assert faulty(cluster, "ecc_uncorrectable") == ["gpu:GPU-n001-3"]
+
+
+def test_a_line_that_names_a_pci_address_names_the_gpu() -> None:
+    """The kernel knows the GPU by its address and identity; people know it by its index."""
+    cluster = Cluster()
+    cluster.events.append(line(119, 95, gpu=Target("gpu", "n001", "0000:86:00.0", id="GPU-n001-3")))
+    cluster.put("gpu.utilization_ratio", 0.0, 90, None, [11])
+    plugin = PLUGINS["xid_fatal"]
+    found = [v.target.device for v in plugin.judge(cluster.window(), plugin.params()) if v.state == "faulty"]
+    assert found == ["3"]
