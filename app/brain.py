@@ -7,10 +7,12 @@ Not thread-safe: one thread owns a Brain.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app import past
 from core import render
 from core.clock import rfc3339
 from core.inventory import NODE_STATES, Inventory
@@ -69,6 +71,7 @@ class Brain:
         self._carried: list[tuple[Action, Outcome]] = []
         self._seen_events: set[tuple[int, str, str]] = set()
         self.facts: WindowFacts | None = None
+        self.past_asked: dict[str, int] = {}  # as `app.past` keeps it
         self.samples = 0
         self.events = 0
 
@@ -192,7 +195,8 @@ class Brain:
 
     def dump(self) -> dict[str, str]:
         """What a restart needs, as opaque texts that are committed with the tick."""
-        state = {"loop": self.loop.dump(), "book": self.book.dump()}
+        self.past_asked = past.asked(self.ring, self.past_asked)
+        state = {"loop": self.loop.dump(), "book": self.book.dump(), past.STATE: json.dumps(self.past_asked)}
         if self.engine is not None:
             state["engine"] = self.engine.dump()
         return state
@@ -206,6 +210,7 @@ class Brain:
             text = state(key)
             if text:
                 part.load(text)
+        self.past_asked = past.read(state(past.STATE))
         text = state("engine")
         if text and self.engine is not None:
             self.engine.load(text, ledger)

@@ -40,11 +40,17 @@ class Minutes:
         self._ends[self._n], self._means[self._n] = end, mean_of(values)
         self._n += 1
 
-    def exclude(self, columns: Iterable[int], since: int) -> None:
-        """Leaves out the minutes that end after `since` (ms)."""
+    @property
+    def oldest(self) -> int | None:
+        """The end (ms) of the oldest minute, None where there is none."""
+        return int(self._ends[0]) if self._n else None
+
+    def exclude(self, columns: Iterable[int], since: int, until: int | None = None) -> None:
+        """Leaves out the minutes that end after `since` (ms), up to and including `until`."""
         first = int(np.searchsorted(self._ends[:self._n], since, "right"))
-        if first < self._n:
-            self._means[first:self._n, list(columns)] = np.nan
+        last = self._n if until is None else int(np.searchsorted(self._ends[:self._n], until, "right"))
+        if first < last:
+            self._means[first:last, list(columns)] = np.nan
 
     def regrid(self, former: Numbers) -> None:
         """Moves the columns: former[new column] = old column, -1 = a new part."""

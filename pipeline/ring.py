@@ -85,12 +85,16 @@ class Ring:
     def feed(self, batch: Batch) -> FeedCounts:
         """Takes a batch; layouts stay known for the batches that follow."""
         for layout in batch.layouts:
-            self._feed(layout.target_id).add_layout(layout)
+            self.know(layout.target_id, Meanings.of(layout))
         tally = {"samples": 0, "late": 0, "duplicate": 0, "conflict": 0, "unmapped": 0}
         for scrape in batch.scrapes:
             tally[self._take(scrape)] += len(scrape.values)
         events = sum(self._events.add(placed(e, self._hardware)) for e in batch.events if e.kind in EVENT_KINDS)
         return FeedCounts(events=events, **tally)
+
+    def know(self, target_id: str, meanings: Meanings) -> None:
+        """Takes what a layout means, as `feed` does of a batch's layouts, from those who have it in arrays."""
+        self._feed(target_id).add_layout(meanings)
 
     def _feed(self, target_id: str) -> Feed:
         found = self._feeds.get(target_id)
@@ -251,8 +255,35 @@ class Ring:
             return
         times, values = self._buffers.times(), self._buffers.values(number)
         for i in np.flatnonzero(times % MINUTE_MS == 0).tolist():
-            minutes.add(int(times[i]), values[max(0, i + 1 - self._per_minute):i + 1])
+            if i + 1 >= self._per_minute:  # of the first minute the ring may hold the end only
+                minutes.add(int(times[i]), values[i + 1 - self._per_minute:i + 1])
         self._leave_out(number, minutes)
+
+    def asked(self) -> dict[str, int]:
+        """The signals whose minutes are kept, with the end (ms) of the oldest one."""
+        return {SIGNAL_NAMES[number]: one.oldest for number, one in self._minutes.items() if one.oldest is not None}
+
+    def width(self, signal: str) -> int:
+        """How many parts stand on the axis of a signal's kind."""
+        return len(self._axes.columns.get(SIGNALS[signal].kind, ()))
+
+    def columns_of(self, targets: Sequence[Target]) -> np.ndarray:
+        """int64[target]: the column of each part on the axis of its kind, -1 where it stands on none."""
+        found = [self._parts.find(target) for target in targets]
+        return np.array([-1 if part is None else self._axes.column[part] for part in found], np.int64)
+
+    def remember(self, signal: str, ends: np.ndarray, means: Floats, findings: Sequence[Finding]) -> None:
+        """Gives a signal a past from before a restart: float64[minute, column] and the minutes' ends, ms ascending. What
+        the ring itself holds follows on it; the time of findings (ended ones too) is left out."""
+        number = SIGNAL_NUMBER[signal]
+        minutes = self._minutes[number] = Minutes(means.shape[1])
+        for end, row in zip(ends.tolist(), means, strict=True):
+            minutes.add(end, row[None])
+        self._recall(number, minutes)
+        for finding in findings:
+            parts = [t for part in self._parts_of(finding.target) if (t := self._parts.targets[part]) is not None]
+            columns = self.columns_of([t for t in parts if t.kind == SIGNALS[signal].kind])
+            minutes.exclude(columns[columns >= 0], finding.onset_at, finding.ended_at)
 
     @property
     def _per_minute(self) -> int:
@@ -348,10 +379,10 @@ class Ring:
             if dead:
                 for layout_id in dead:
                     feed.forget_layout(layout_id)
-                used = {int(row) for shape in feed.compiled.values() for row in shape.rows}
-                self._rows.free(feed.drop_rows([key for key, row in feed.rows.items() if row not in used]))
+                used = [shape.rows for shape in feed.compiled.values()]
+                self._rows.free(feed.rows.keep_only(np.concatenate([np.zeros(0, np.int64), *used])))
             feed.heard = tick if feed.heard is None else feed.heard
-            if not feed.rows and not feed.pending and feed.heard < tick - FORGET_FEED_MS:
+            if not len(feed.rows) and not feed.pending and feed.heard < tick - FORGET_FEED_MS:
                 del self._feeds[target_id]
                 self._feed_numbers.append(feed.number)
         n = len(self._rows)

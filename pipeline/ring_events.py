@@ -78,7 +78,7 @@ def placed(event: Event, hardware: Hardware) -> Event:
     if target.kind != "gpu":
         return event
     known = hardware.gpu_at(target.node, target.device)
-    if known is None or None not in (target.id, known.id) and target.id != known.id:
+    if known is None or (None not in (target.id, known.id) and target.id != known.id):
         return event  # another board stands there than the inventory says
     return replace(event, target=replace(target, device=known.device, id=known.id or target.id, serial=known.serial))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from core.derive import DERIVED, derive
 from core.signals import SIGNALS
 from core.types import Floats, Layout, Scrape, Target
+from pipeline.ring_known import Key, KnownRows
 from pipeline.ring_parts import Parts
 from pipeline.ring_rows import GAP_INTERVALS, SIGNAL_NUMBER, UNKNOWN_INTERVAL_MS, Rows
 
 Numbers = NDArray[np.int64]
-Key = tuple[int, int, int]  # a number for name and labels of a series, signal, part
+Small = NDArray[np.signedinteger[Any]]
 RHYTHM_SAMPLES = 16   # spacings that the median interval is learned from
 SHORTEST_INTERVAL_MS = 1000.0
 REMEMBERED = 8        # consumed scrapes against which repeats are told from late ones
@@ -43,14 +44,20 @@ class Meanings:
     size: int
     node: str | None
     partial: bool
-    position: Numbers
-    index: Numbers
+    position: Small
+    index: Small
     key: Numbers
-    signal: Numbers
+    signal: Small
     scale: Floats
     counter: NDArray[np.bool_]
-    part: Numbers
+    part: Small
     parts: tuple[Target, ...]
+
+    def __post_init__(self) -> None:
+        # A third of what they are made with: a fleet keeps one for each of its targets, for when the shape comes back.
+        self.position, self.index = self.position.astype(np.int32), self.index.astype(np.int32)
+        self.signal, self.part = self.signal.astype(np.int16), self.part.astype(np.int32)
+        self.scale = self.scale.astype(np.float64, copy=False)
 
     @staticmethod
     def of(layout: Layout) -> Meanings:
@@ -76,12 +83,12 @@ class Compiled:
     of values with a rule of their own; counters: positions of counters; full: it holds all rows of its feed."""
 
     layout: Meanings
-    index: Numbers
+    index: Small
     scale: Floats
-    rows: Numbers
-    where: Numbers | slice
+    rows: Small
+    where: Small | slice
     ruled: tuple[tuple[str, Numbers], ...]
-    counters: Numbers
+    counters: Small
     last_used: float = -np.inf
     started: bool = False
 
@@ -94,7 +101,7 @@ class Feed:
     number: int
     layouts: dict[str, Meanings] = field(default_factory=dict)
     compiled: dict[str, Compiled] = field(default_factory=dict)
-    rows: dict[Key, int] = field(default_factory=dict)
+    rows: KnownRows = field(default_factory=KnownRows)
     rhythm: dict[str, tuple[float, deque[float]]] = field(default_factory=dict)
     pending: dict[int, Scrape] = field(default_factory=dict)
     recent: dict[int, int] = field(default_factory=dict)
@@ -104,29 +111,16 @@ class Feed:
     failed: bool = False
     heard: int | None = None
     interval: float = np.nan
-    every: Numbers | None = None
-
-    def all_rows(self) -> Numbers:
-        """int64[row]: all rows that the target ever filled and that are still kept."""
-        if self.every is None or len(self.every) != len(self.rows):
-            self.every = np.fromiter(self.rows.values(), np.int64, len(self.rows))
-        return self.every
-
-    def drop_rows(self, keys: Iterable[Key]) -> Numbers:
-        """Takes rows off the target; gives their numbers."""
-        numbers = np.array([self.rows.pop(key) for key in keys], np.int64)
-        self.every = None
-        return numbers
 
     def known(self, at: int) -> int | None:
         """The mark of the scrape of this time, None where there was none lately."""
         waiting = self.pending.get(at)
         return self.recent.get(at) if waiting is None else mark(waiting)
 
-    def add_layout(self, layout: Layout) -> None:
+    def add_layout(self, meanings: Meanings) -> None:
         """Remembers a layout; the oldest go when there are too many."""
-        self.layouts.pop(layout.id, None)
-        self.layouts[layout.id] = Meanings.of(layout)
+        self.layouts.pop(meanings.id, None)
+        self.layouts[meanings.id] = meanings
         while len(self.layouts) > MOST_LAYOUTS:
             oldest = next(iter(self.layouts))
             if oldest == self.current:
@@ -166,18 +160,20 @@ def compile_layout(feed: Feed, layout: Meanings, rows: Rows, parts: Parts) -> Co
     numbers_of = np.array([parts.resolve(target) for target in layout.parts], np.int64)
     part = numbers_of[layout.part] if len(numbers_of) else layout.part
     keys = list(zip(layout.key.tolist(), layout.signal.tolist(), part.tolist(), strict=True))
+    known = feed.rows.by_key()
     new: dict[Key, int] = {}
     for i, key in enumerate(keys):
-        if key not in feed.rows:
+        if key not in known:
             new.setdefault(key, i)
     at = np.fromiter(new.values(), np.int64, len(new))
     added = rows.add(part[at], layout.signal[at], layout.counter[at], feed.number, layout.position[at])
-    feed.rows.update(zip(new, added.tolist(), strict=True))
+    feed.rows.add(layout.key[at], layout.signal[at], part[at], added)
+    known.update(zip(new, added.tolist(), strict=True))
     # the same series twice in one page: the first counts, a later one would write over it
     kept: dict[int, int] = {}
     for i, key in enumerate(keys):
-        kept.setdefault(feed.rows[key], i)
-    chosen = np.fromiter(kept, np.int64, len(kept))
+        kept.setdefault(known[key], i)
+    chosen = np.fromiter(kept, np.int32, len(kept))
     taken = np.fromiter(kept.values(), np.int64, len(kept))
     signals = layout.signal[taken]
     ruled = tuple((name, np.flatnonzero(signals == SIGNAL_NUMBER[name]))
@@ -186,7 +182,7 @@ def compile_layout(feed: Feed, layout: Meanings, rows: Rows, parts: Parts) -> Co
     return Compiled(
         layout, layout.index[taken], layout.scale[taken], chosen,
         slice(int(chosen[0]), int(chosen[-1]) + 1) if whole else chosen,
-        ruled, np.flatnonzero(layout.counter[taken]),
+        ruled, np.flatnonzero(layout.counter[taken]).astype(np.int32),
     )
 
 
@@ -204,8 +200,8 @@ def apply(feed: Feed, scrape: Scrape, shape: Compiled, rows: Rows) -> bool:
     if shape.layout.partial:  # what it does not tell may be told at another time
         rows.gone[shape.rows] = True
     elif not everything or len(shape.rows) != len(feed.rows):
-        rows.gone[feed.all_rows()] = True
-    where: Numbers | slice = shape.where if everything else shape.rows[finite]
+        rows.gone[feed.rows.all()] = True
+    where: Small | slice = shape.where if everything else shape.rows[finite]
     counted = shape.counters if everything else shape.counters[finite[shape.counters]]
     restarted = _count(rows, shape.rows[counted], values[counted], at, interval) if len(counted) else False
     kept = values if everything else values[finite]
@@ -222,7 +218,7 @@ def apply(feed: Feed, scrape: Scrape, shape: Compiled, rows: Rows) -> bool:
     return restarted
 
 
-def _count(rows: Rows, which: Numbers, values: Floats, at: float, interval: float) -> bool:
+def _count(rows: Rows, which: Small, values: Floats, at: float, interval: float) -> bool:
     """Marks counters that fell or paused for too long, and gives new ones their base."""
     base = rows.base_at[which]
     started = ~np.isnan(base)

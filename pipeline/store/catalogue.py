@@ -89,6 +89,10 @@ class Catalogue:
             self.reading_ms = _fit(self.reading_ms, len(self.targets), NEVER)
         return found
 
+    def numbers_of(self, target_ids: Sequence[str]) -> NDArray[np.int64]:
+        """The index of each target; -2 where it is not known."""
+        return np.array([self._target_index.get(one, -2) for one in target_ids], np.int64)
+
     def intern(self, labels: Labels) -> Labels:
         """Equal label pairs are kept once: a fleet repeats its few hundred pairs in each of its entities."""
         keep = self._pairs.setdefault
@@ -360,6 +364,18 @@ class Catalogue:
         labels = self.entity_labels[entity]
         place = self.kinds.all[int(self.entity_kind[entity])].columns[int(self.column[series_id])]
         return Series(place.name, tuple(sorted((*labels, *place.pivot))) if place.pivot else labels, place.type)
+
+    def named(self, ids: Ids) -> Iterator[tuple[str, Labels]]:
+        """(name, labels) of each series: `get` without an object for each."""
+        entities, columns = self.entity[ids], self.column[ids].tolist()
+        kinds = self.entity_kind[np.maximum(entities, 0)].tolist() if len(self.entity_kind) else [0] * len(ids)
+        every, labels_of = [kind.columns for kind in self.kinds.all], self.entity_labels
+        for number, entity, kind, column in zip(ids.tolist(), entities.tolist(), kinds, columns, strict=True):
+            if entity < 0:
+                yield self._long[number].name, self._long[number].labels
+                continue
+            place, labels = every[kind][column], labels_of[entity]
+            yield place.name, tuple(sorted((*labels, *place.pivot))) if place.pivot else labels
 
     def ids_of(self, series: Iterable[Series]) -> Ids:
         """Ids of the series that are known, ascending."""

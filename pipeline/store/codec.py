@@ -48,13 +48,32 @@ def pack(refs: Sequence[SignalRef]) -> tuple[str, bytes]:
     return "".join(f" {name} " for name in signals), zlib.compress(body.encode(), 3)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packed:
+    """A layout's signals in columns. index: of the series; signal, part: indexes into `signals` and `parts`; scale;
+    counters: which of them are counters."""
+
+    index: list[int]
+    signal: list[int]
+    part: list[int]
+    scale: list[float]
+    counters: list[int]
+    signals: list[str]
+    parts: list[Target]
+
+
+def unpack_columns(packed: bytes) -> Packed:
+    """What `pack` packed, without an object for each signal."""
+    index, signal, part, scale, counters, signals, parts = json.loads(zlib.decompress(packed))
+    return Packed(index, signal, part, scale, counters, signals, [Target(*row) for row in parts])
+
+
 def unpack(packed: bytes) -> tuple[SignalRef, ...]:
     """The signals that `pack` made."""
-    index, signal, part, scale, counters, signals, parts = json.loads(zlib.decompress(packed))
-    targets = [Target(*row) for row in parts]
-    counted = set(counters)
-    return tuple([SignalRef(at, signals[s], targets[p], float(x), i in counted)
-                  for i, (at, s, p, x) in enumerate(zip(index, signal, part, scale, strict=True))])
+    one = unpack_columns(packed)
+    counted = set(one.counters)
+    return tuple([SignalRef(at, one.signals[s], one.parts[p], float(x), i in counted)
+                  for i, (at, s, p, x) in enumerate(zip(one.index, one.signal, one.part, one.scale, strict=True))])
 
 
 def _out(value: Any) -> Any:

@@ -21,6 +21,7 @@ MEMORY_LIMIT = "1GB"
 THREADS = 2
 FEW_ROWS = 16
 CHECKPOINT_SPARE = 4 * 1024 * 1024
+CACHE_LIMIT = "32MB"  # of pages that are kept between queries: appends need the newest of each table, some 20 MB
 
 
 class Database:
@@ -40,6 +41,8 @@ class Database:
         self._cursor_lock = threading.Lock()
         self._names = itertools.count()
         self._closed = False
+        self._readers = 0
+        self._memory_limit = memory_limit
         self._root = connect(self.file, memory_limit, threads)
         try:
             self._writer = self._root.cursor()
@@ -134,6 +137,20 @@ class Database:
                 return False
             return True
 
+    def trim_cache(self) -> bool:
+        """Gives back pages of the file that are kept only because memory_limit has room for them: all that was ever written,
+        up to that limit. The system's own cache has them still. False where a reader is at work, which may need that room."""
+        with self._write_lock, self._cursor_lock:
+            if self._closed or self._readers or self.file is None:
+                return False
+            try:
+                self._writer.execute(f"SET memory_limit = '{CACHE_LIMIT}'")
+            except duckdb.Error:  # more is in use than that: all else has been given back
+                return False
+            finally:
+                self._writer.execute(f"SET memory_limit = '{self._memory_limit}'")
+            return True
+
     def _room(self) -> bool:
         """Whether the disk has room for a checkpoint: one that finds none makes DuckDB refuse all further work."""
         if self.file is None:
@@ -154,6 +171,7 @@ class Database:
             if self._closed:
                 raise GreylagError(f"{self.where} is closed")
             cursor = self._root.cursor()
+            self._readers += 1
         watch = threading.Timer(seconds, cursor.interrupt)
         watch.daemon = True
         watch.start()
@@ -166,6 +184,8 @@ class Database:
         finally:
             watch.cancel()
             cursor.close()
+            with self._cursor_lock:
+                self._readers -= 1
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one query. Raises Unavailable or GreylagError."""

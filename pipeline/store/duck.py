@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.store.compaction import Compaction
+from pipeline.store.folding import Folding
 from pipeline.store.pages import Pages
+from pipeline.store.readback import ReadBack
 from pipeline.store.records import Records
 
 
-class DuckStore(Pages, Records, Compaction):
+class DuckStore(Pages, Records, ReadBack, Folding):
     """One DuckDB file with hourly sample tables, and sealed Parquet segments in the folder `segments` beside it.
 
     DuckStore(path, memory_limit="1GB", threads=2, deadline_seconds=10, retention_ms=15 days). path: the file, or the

@@ -15,7 +15,7 @@ from core.derive import absent
 from core.errors import GreylagError, Refused
 from core.protocols import Matcher, SeriesSamples
 from core.types import Event, Floats, Layout, Series, SignalRef
-from pipeline.store.catalogue import FOREVER
+from pipeline.store.catalogue import FOREVER, Catalogue
 from pipeline.store.codec import decode, unpack
 from pipeline.store.kinds import LONG, Kind
 from pipeline.store.merging import Piece, merged, wide_pieces
@@ -66,18 +66,24 @@ class Reading(Samples):
 
     def arrays(self, matchers: Sequence[Matcher], start: int, end: int, most: int = MOST_SAMPLES) -> list[SeriesArrays]:
         """As `select`, as arrays. Raises Refused(`too_many_samples`) where there are more than `most`."""
-        return self._arrays(self._catalogue.match(matchers, start, end), start, end, most)
+        book = self._catalogue
+        return self._arrays(book, book.match(matchers, start, end), start, end, most)
 
     def arrays_of(self, series: Sequence[Series], start: int, end: int, most: int = MOST_SAMPLES) -> list[SeriesArrays]:
         """As `arrays`, of these series; those that are not known are left out."""
-        return self._arrays(self._catalogue.ids_of(series), start, end, most)
+        book = self._catalogue
+        return self._arrays(book, book.ids_of(series), start, end, most)
 
-    def _arrays(self, ids: Ids, start: int, end: int, most: int) -> list[SeriesArrays]:
+    def _arrays(self, book: Catalogue, ids: Ids, start: int, end: int, most: int) -> list[SeriesArrays]:
+        """book: the catalogue that the ids are from; a newer one may have forgotten them."""
         if not len(ids) or end < start:
             return []
-        book = self._catalogue
-        found = self.samples_of(ids, start, end, most)
-        out = [SeriesArrays(book.get(number), at, values) for number, (at, values) in found.items() if len(at)]
+        pieces: dict[int, list[Piece]] = {}
+        for number, piece in self._answer(ids, start, end, most):
+            if len(piece[0]):
+                pieces.setdefault(number, []).append(piece)
+        out = [SeriesArrays(book.get(number), *merged(some)) for number, some in pieces.items()]
+        out = [one for one in out if len(one.at)]
         if sum(len(one.at) for one in out) > most:
             raise _too_many(most)
         out.sort(key=lambda one: (one.series.name, one.series.labels))
@@ -181,33 +187,6 @@ class Reading(Samples):
         """A layout that was handed over before, also by an earlier process; None where it is not known."""
         return self._layout_in(self.rows(LAYOUT, [layout_id]))
 
-    def recent_layouts(self, start: int) -> Iterator[tuple[Layout, Ids]]:
-        """(layout, ids of its series) of layouts that mean signals, cut down to the series that do and had a sample since
-        `start` (ms); by target, the newest layout of a target first."""
-        book = self._catalogue
-        ids = [row[0] for row in self.rows("SELECT id FROM layouts WHERE names != '' ORDER BY target_id, rowid DESC")]
-        for at in range(0, len(ids), LAYOUTS_AT_ONCE):
-            some = ids[at : at + LAYOUTS_AT_ONCE]
-            rows = self.rows("SELECT id, target_id, node, job, source, partial, series, signals FROM layouts"
-                             " WHERE id IN (SELECT unnest(?)) ORDER BY target_id, rowid DESC", [some])
-            for row in rows:
-                numbers = np.array(row[6], np.uint32)
-                live = (book.seen_last(numbers) >= start).tolist()
-                kept = [ref for ref in unpack(row[7]) if live[ref.index]]
-                if kept:
-                    places = {i: n for n, i in enumerate(sorted({ref.index for ref in kept}))}
-                    mine = numbers[list(places)]
-                    refs = tuple([SignalRef(places[r.index], r.signal, r.target, r.scale, r.counter) for r in kept])
-                    yield Layout(row[0], row[1], tuple([book.get(i) for i in mine.tolist()]), refs, *row[2:6]), mine
-
-    def samples_of(self, ids: Ids, start: int, end: int, most: int = MOST_SAMPLES) -> dict[int, Piece]:
-        """(at, values) by series id, as `arrays`, of these series (ascending); those without samples are left out."""
-        pieces: dict[int, list[Piece]] = {}
-        for number, piece in self._answer(ids, start, end, most):
-            if len(piece[0]):
-                pieces.setdefault(number, []).append(piece)
-        return {number: merged(some) for number, some in pieces.items()}
-
     def meanings(self, signal: str, start: int, end: int, node: str | None = None,
                  most: int = 512) -> list[tuple[str, Series, SignalRef]]:
         """(scrape target's id, series, reference) wherever layouts with samples from start to end (ms) mean the signal,
@@ -248,6 +227,8 @@ def fetch(cursor: duckdb.DuckDBPyConnection, sources: Sequence[Source], kind: in
 
     Raises Refused(`too_many_samples`) where they hold more than `most` cells.
     """
+    if not sources:
+        return None
     key, values = ("series_id", ["value"]) if kind == LONG else ("entity", [f"c{i}" for i in columns])
     low, high = int(keys[0]), int(keys[-1])
     condition = f"at_ms BETWEEN {int(start)} AND {int(end)} AND {key} BETWEEN {low} AND {high}{also}"
@@ -257,15 +238,9 @@ def fetch(cursor: duckdb.DuckDBPyConnection, sources: Sequence[Source], kind: in
     elif len(keys) < high - low + 1:
         cursor.register("wanted", pa.table({"id": pa.array(keys, pa.uint32())}))
         among = " WHERE k IN (SELECT id FROM wanted)"
-    selects = []
-    for source in sources:
-        have = [f"{v}::DOUBLE AS {v}" if kind == LONG or i < source.columns else f"NULL::DOUBLE AS {v}"
-                for i, v in zip(columns, values, strict=True)]
-        selects.append(f"SELECT {key} AS k, at_ms AS t, {', '.join(have)} FROM {source.relation} WHERE {condition}")
-    if not selects:
-        return None
+    union = union_of(sources, kind, columns, condition)
     limit = most // len(values) + 1
-    found: Any = cursor.execute(f"SELECT * FROM ({' UNION ALL '.join(selects)}){among} LIMIT {limit + 1}").fetchnumpy()
+    found: Any = cursor.execute(f"SELECT * FROM ({union}){among} LIMIT {limit + 1}").fetchnumpy()
     if among:
         cursor.unregister("wanted")
     numbers, at = np.asarray(found["k"], np.uint32), np.asarray(found["t"], np.int64)
@@ -275,6 +250,17 @@ def fetch(cursor: duckdb.DuckDBPyConnection, sources: Sequence[Source], kind: in
         raise _too_many(most)
     order = np.lexsort((at, numbers))
     return {"k": numbers[order], "t": at[order], **{v: values_of(found[v])[order] for v in values}}
+
+
+def union_of(sources: Sequence[Source], kind: int, columns: Sequence[int], condition: str) -> str:
+    """SQL for the rows of a kind: `k`, `t` and the value columns, NULL where a source has them not."""
+    key, names = ("series_id", ["value"]) if kind == LONG else ("entity", [f"c{i}" for i in columns])
+    selects = []
+    for source in sources:
+        have = [f"{v}::DOUBLE AS {v}" if kind == LONG or i < source.columns else f"NULL::DOUBLE AS {v}"
+                for i, v in zip(columns, names, strict=True)]
+        selects.append(f"SELECT {key} AS k, at_ms AS t, {', '.join(have)} FROM {source.relation} WHERE {condition}")
+    return " UNION ALL ".join(selects)
 
 
 def _split(keys: Ids, at: NDArray[np.int64], values: Floats, wanted: Ids) -> Iterator[Piece]:

@@ -17,7 +17,7 @@ from core.types import Batch, Event, Layout
 from pipeline.store.catalogue import NEVER, NO_ENTITY, Fresh
 from pipeline.store.codec import encode, pack, unpack
 from pipeline.store.database import DEADLINE_SECONDS, MEMORY_LIMIT, THREADS, Database
-from pipeline.store.ingest import AppendResult, Hour, Plan, Planner
+from pipeline.store.ingest import HOUR_MS, AppendResult, Hour, Plan, Planner
 from pipeline.store.kinds import LONG
 from pipeline.store.late import take_late
 from pipeline.store.postings import Ids
@@ -66,6 +66,13 @@ class Samples(Database):
                 raise GreylagError(f"{self.where} could not be read ({first_line(error)})") from error
             raise
 
+    def close(self) -> None:
+        """As `Database.close`; files that were dropped or replaced last go too, since nobody reads them any more."""
+        with self._write_lock:
+            if not self._closed and hasattr(self, "_segments"):
+                self._segments.bury()
+            super().close()
+
     @property
     def raw_paused(self) -> bool:
         """Whether samples are skipped."""
@@ -95,16 +102,19 @@ class Samples(Database):
         self._segments.load(self._writer)
         self._load(self._catalogue.next_id)
 
-    def _prune(self) -> None:
-        """Forgets series and layouts that retention has emptied. Only at the start: no reader or layout holds them yet."""
+    def _prune(self, least: int = 1) -> int:
+        """Forgets series, their entities and layouts of which retention has left nothing; gives how many series went.
+        least: fewer of them stay.
+
+        The state is read anew then, as after a failed transaction: readers go on with the one that they hold.
+        """
         if self.newest_ms == NEVER:
-            return
-        book = self._catalogue
-        horizon = self.newest_ms - max(self.retention_ms, self.rollup_1m_ms, self.rollup_1h_ms)
+            return 0
+        book, horizon = self._catalogue, self._horizon()
         ids = np.flatnonzero(book.owner[: book.next_id] >= 0)
         gone = ids[book.seen_last(ids.astype(np.uint32)) < horizon]
-        if not len(gone):
-            return
+        if len(gone) < max(1, least):
+            return 0
         dead = np.zeros(book.next_id, np.bool_)
         dead[gone] = True
         old: list[str] = []
@@ -115,6 +125,8 @@ class Samples(Database):
             else:
                 dead[numbers] = False
         gone = np.flatnonzero(dead)
+        if len(gone) < max(1, least):
+            return 0
         with self.transaction() as cursor:
             with self.registered(cursor, pa.table({"id": pa.array(gone, pa.uint32())})) as name:
                 cursor.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM {name})")
@@ -124,7 +136,16 @@ class Samples(Database):
             cursor.execute("DELETE FROM entities WHERE id NOT IN (SELECT entity FROM series WHERE entity IS NOT NULL"
                            " UNION SELECT entity FROM moves)")
             cursor.execute("DELETE FROM readings WHERE at_ms < ?", [horizon])
+        newest = self.newest_ms
         self._load(book.next_id)
+        self.newest_ms = max(newest, self.newest_ms)
+        return len(gone)
+
+    def _horizon(self) -> int:
+        """The time (ms) before which nothing is kept: not by retention, and not in a file that spans more than an hour."""
+        kept = self.newest_ms - max(self.retention_ms, self.rollup_1m_ms, self.rollup_1h_ms)
+        hours = [part.hour for part in self._segments.parts] + [segment.hour for segment in self._segments.sealed]
+        return min(kept, min(hours, default=2**31) * HOUR_MS)
 
     # --- append -------------------------------------------------------------------------------------------------------
     def append(self, batches: Sequence[Batch]) -> None:

@@ -25,10 +25,10 @@ from pipeline.store.segments import Part, Segment
 # One transaction takes at most so many samples and batches: it bounds its memory and how long the first one waits.
 GROUP_SAMPLES = 1_000_000
 GROUP_BATCHES = 64
-LINGER_SAMPLES = 300_000  # so many samples share the fixed cost well enough (performance.md §4)
 MOST_WAITING = 256
 CHECKPOINT_SECONDS, CHECKPOINT_RETRY_SECONDS = 300.0, 30.0
 SEAL_RETRY_SECONDS = 60.0
+TRIM_SECONDS = 20.0  # between two looks at DuckDB's cache, which costs about a millisecond
 STORED, REPEAT, OLD_EPOCH = "stored", "repeat_batch", "old_epoch"
 
 
@@ -49,13 +49,12 @@ class _Job:
 class StoreWriter:
     """All writes to a store, from any thread. Each method gives a Future that is done once the write is committed.
 
-    linger_seconds: how long a small append waits for others to share its transaction (a transaction has a fixed cost for
-    each table and column); other work ends the wait.
+    No append waits for others on purpose: while one is committed the next ones queue up and share a transaction, so the
+    more there is to do the fewer the transactions are, and a lone batch is acknowledged at once.
     """
 
-    def __init__(self, store: DuckStore, keep_house: bool = True, linger_seconds: float = 0.0) -> None:
+    def __init__(self, store: DuckStore, keep_house: bool = True) -> None:
         self.store = store
-        self._linger_seconds = linger_seconds
         self._keep_house = keep_house
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._waiting = 0
@@ -64,6 +63,7 @@ class StoreWriter:
         self._sealer: threading.Thread | None = None
         self._seal_not_before = 0.0
         self._checkpoint_at = monotonic_seconds() + CHECKPOINT_SECONDS
+        self._trim_at = 0.0
         self._expired_at = store.newest_ms
         self.last_failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -143,11 +143,9 @@ class StoreWriter:
     def _gather(self, first: _Job) -> tuple[list[_Job], _Job | None, bool]:
         """The appends that wait now: (them, the other job that came next, whether the end was asked for)."""
         group, samples = [first], first.size
-        until = monotonic_seconds() + self._linger_seconds
         while len(group) < GROUP_BATCHES and samples < GROUP_SAMPLES:
-            pause = until - monotonic_seconds() if samples < LINGER_SAMPLES else 0.0
             try:
-                job = self._jobs.get(timeout=pause) if pause > 0 else self._jobs.get_nowait()
+                job = self._jobs.get_nowait()
             except queue.Empty:
                 break
             if job is None:
@@ -220,6 +218,10 @@ class StoreWriter:
             if self.store.newest_ms - self._expired_at >= HOUR_MS:
                 self._expired_at = self.store.newest_ms
                 self.store.expire()
+                self.store.forget()
+            if now >= self._trim_at:
+                self.store.trim_cache()
+                self._trim_at = now + TRIM_SECONDS
             if now >= self._checkpoint_at:
                 pause = CHECKPOINT_SECONDS if self.store.checkpoint() else CHECKPOINT_RETRY_SECONDS
                 self._checkpoint_at = now + pause
@@ -241,6 +243,13 @@ class StoreWriter:
                 self.last_failure = str(error)
                 return
             self._jobs.put(_Job(work=functools.partial(self.store.commit_merge, merge, made)))
+        for long in self.store.fold_due():
+            try:
+                fold = self.store.write_fold(long)
+            except GreylagError as error:
+                self.last_failure = str(error)
+                return
+            self._jobs.put(_Job(work=functools.partial(self.store.commit_fold, long, fold)))
 
     def _finish(self, part: Part, segments: list[Segment]) -> None:
         try:

@@ -79,6 +79,32 @@ def test_the_window_is_what_it_was(store, ticks):
         assert block.entities == again.blocks[name].entities
 
 
+def test_a_target_that_speaks_in_parts_is_held_as_before(store):
+    """Two lines of a log tell different series in turn: neither ends the other."""
+    part = Target("gpu", "a", "0", "GPU-a")
+    names = {"temp": "gpu.temperature_celsius", "power": "gpu.power_watts"}
+    layouts = []
+    for some in (("temp",), ("power",), ("temp", "power")):
+        series = tuple(Series(name, (("instance", "a"),), "gauge") for name in some)
+        refs = tuple(SignalRef(i, names[name], part) for i, name in enumerate(some))
+        layouts.append(Layout(Layout.make_id("log", series, refs), "log", series, refs, "a", partial=True))
+    before, after = Ring(Inventory()), Ring(Inventory())
+    before.window(T0)
+    for k in range(60):
+        shape = layouts[0] if k % 20 == 0 else layouts[2] if k % 7 == 0 else layouts[1 if k % 2 else 0]
+        scrapes = tuple(Scrape(one.id, "log", T0 + k * STEP + 2000 + 3000 * i, np.full(len(one.series), float(k)))
+                        for i, one in enumerate((shape, layouts[1])) if i == 0 or k % 5 == 0)
+        batch = Batch("w", 1, k + 1, T0 + k * STEP + 10, tuple(layouts), scrapes)
+        store.append([batch])
+        before.feed(batch)
+        window = before.window(T0 + (k + 1) * STEP)
+    warm(after, store, window.end)
+    again = after.window(window.end)
+    for name in names.values():
+        assert np.isfinite(window.values(name)[-58:]).sum() > 20
+        assert np.array_equal(window.values(name)[-58:], again.values(name)[-58:], equal_nan=True), name
+
+
 def test_events_come_back(store):
     """What happened in the last days is known after a restart."""
     event = Event(T0 - 3_600_000, Target("gpu", "a", "0"), "xid", {"code": 79})

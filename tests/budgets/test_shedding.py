@@ -18,7 +18,7 @@ CALM = (0.1, 100, 0.0)
 
 def levels(*spans, governor=None):
     """(level, reason) every 5 s; spans: (seconds, (cpu ratio, bytes, lag))."""
-    governor, now, out = governor or ProcessGovernor(BUDGET), 0.0, []
+    governor, now, out = governor or ProcessGovernor(BUDGET, 0.0), 0.0, []
     for seconds, numbers in spans:
         for _ in range(int(seconds / 5)):
             level = governor.look(now, *numbers)
@@ -50,6 +50,23 @@ def test_within_the_budget_nothing_is_shed(numbers):
     assert steps(levels((900, numbers))) == [(0, "steady")]
 
 
+@pytest.mark.parametrize(("numbers", "wanted"), [
+    ((0.1, 100, 30.0), [(0, "start_grace"), (0, "steady")]),
+    ((5.0, 100, 0.0), [(0, "start_grace"), (0, "steady")]),
+    ((0.1, 1001, 0.0), [(0, "steady"), (1, "shed_memory"), (0, "steady")]),
+])
+def test_a_start_is_no_load(numbers, wanted):
+    """In its first minute a worker sheds nothing for CPU or lag, and says why; memory counts from the beginning."""
+    assert steps(levels((55, numbers), (400, CALM), governor=ProcessGovernor(BUDGET))) == wanted
+    assert wanted[0][1] in SHED_REASONS or wanted[0][1] == "steady"
+
+
+def test_the_grace_ends():
+    """A worker that is still behind after its first minute sheds as any other."""
+    found = levels((100, (0.1, 100, 30.0)), governor=ProcessGovernor(BUDGET))
+    assert steps(found)[:3] == [(0, "start_grace"), (0, "steady"), (1, "shed_lag")]
+
+
 def test_one_look_over_the_budget_is_no_load():
     """A peak that is gone at the next look changes nothing."""
     assert steps(levels((60, CALM), (5, (0.99, 100, 0.0)), (60, CALM))) == [(0, "steady")]
@@ -65,7 +82,7 @@ def test_it_recovers_step_by_step():
 
 def test_a_step_back_that_was_too_early_waits_longer_the_next_time():
     """Load that comes back within five minutes doubles the calm that is asked for."""
-    governor, now, times = ProcessGovernor(BUDGET), 0.0, []
+    governor, now, times = ProcessGovernor(BUDGET, 0.0), 0.0, []
     while now < 4000:
         busy = governor.level.number == 0
         before = governor.level.number
@@ -80,11 +97,11 @@ def test_a_step_back_that_was_too_early_waits_longer_the_next_time():
 
 def test_memory_that_does_not_come_back_ends_the_process():
     """At the last step for five minutes and still over: start anew. CPU alone never asks for that."""
-    governor = ProcessGovernor(BUDGET)
+    governor = ProcessGovernor(BUDGET, 0.0)
     levels((900, (0.1, 2000, 0.0)), governor=governor)
     assert governor.level.restart
     assert governor.level.reason == "shed_memory_restart"
-    busy = ProcessGovernor(BUDGET)
+    busy = ProcessGovernor(BUDGET, 0.0)
     levels((3000, (2.0, 100, 9.0)), governor=busy)
     assert not busy.level.restart
 
@@ -100,7 +117,7 @@ def test_health_signals_go_last():
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 2000), st.floats(0, 5)), max_size=200))
 def test_levels_move_one_step_at_a_time_and_stay_in_bounds(numbers):
     """Whatever is seen, a look changes the level by at most one, within its bounds."""
-    governor, before = ProcessGovernor(BUDGET), 0
+    governor, before = ProcessGovernor(BUDGET, 0.0), 0
     for i, row in enumerate(numbers):
         level = governor.look(5.0 * i, *row)
         assert abs(level.number - before) <= 1

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors import handover as module
 from collectors.handover import MOST_ITEMS, REMEMBERED_MS, Handover, Increments, Parcel, parcels
 from core.telemetry import Telemetry
 from core.types import Layout, Scrape, Series
+from core.wire import encode_batch
 from tests.collect.doors import FakeOwner, serve
 
 LAYOUTS = {name: Layout(name, name, (Series("up", ()),), ()) for name in "abc"}
@@ -97,6 +101,34 @@ def test_a_refused_batch_is_dropped_and_counted():
     assert [b.watermark for b in owner.batches] == [30]
     assert [one.id for one in owner.batches[0].layouts] == ["a"]
     assert telemetry.get("greylag_collector_dropped_total", worker="w", reason="refused_by_owner") == 1
+
+
+class Body(bytes):
+    """Bytes that can be watched: `life` lives as long as they do."""
+
+
+def test_a_batch_that_was_taken_is_given_back_at_once(monkeypatch):
+    """No cycle of the HTTP client keeps the bytes of a batch until cycles are looked for: a worker sends 10 MB each few
+    seconds. They arrive whole, in pieces."""
+    lives = []
+
+    def encode(batch):
+        body = Body(encode_batch(batch))
+        body.life = Increments(Telemetry())
+        lives.append(weakref.ref(body.life))
+        return body
+
+    monkeypatch.setattr(module, "encode_batch", encode)
+    monkeypatch.setattr(module, "PIECE_BYTES", 100)
+    owner = FakeOwner()
+    gc.disable()
+    try:
+        deliver(owner, parcel(15, "a", "b", "c"), parcel(30, "a"))
+        left = [one() for one in lives]
+    finally:
+        gc.enable()
+    assert left == [None, None]
+    assert [len(b.scrapes) for b in owner.batches] == [3, 1]
 
 
 def test_the_queue_is_bounded():

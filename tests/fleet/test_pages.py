@@ -15,9 +15,12 @@ from core.inventory import inventory_from
 from core.types import Target
 from fleet.build import build_world
 from fleet.frames import FleetDoor, FleetFrames
+from fleet.hardware import NODE_TYPES
 from fleet.numbers import go_float
-from fleet.pages import discovery
+from fleet.pages import Pages, discovery
 from fleet.state import inventory
+from fleet.telemetry import Telemetry
+from fleet.world import World
 from tests import needs
 from tests.fleet.fleethelp import START, act, pages, read, run_until, small
 
@@ -100,16 +103,77 @@ def test_node_page_families_are_sorted_and_typed():
     assert "node_infiniband_out_of_sequence_packets_received_total" in names
 
 
-def test_node_page_names_are_the_real_ones():
-    """Families that the real exporter's own sample has too are of the same type; the sample's machine lacks a few."""
-    real = dict(re.findall(r"^# TYPE (\S+) (\S+)", needs.shared("samples/node_exporter/e2e-output.txt").read_text(), re.M))
-    world, _ = small()
-    ours = dict(re.findall(r"^# TYPE (\S+) (\S+)", _pages(world)[("n01", "node")].decode(), re.M))
-    absent_there = ("node_infiniband_", "node_filesystem_", "node_timex_", "node_memory_MemAvailable", "node_uname_",
-                    "node_exporter_build", "node_time_", "node_boot_")
-    assert not {n for n in ours if n not in real and not n.startswith(absent_there)}
-    assert len(ours.keys() & real) > 40
-    assert all(real[n] == ours[n] for n in ours if n in real)
+# Families of ours that the real exporter's own sample lacks: its machine has no such part, or other files.
+ABSENT_THERE = ("node_infiniband_", "node_filesystem_", "node_timex_", "node_memory_MemAvailable", "node_uname_", "node_ethtool_",
+                "node_exporter_build", "node_time_", "node_boot_", "node_systemd_", "greylag_")
+
+
+def _shown(kind: str, exporter: str, tier: str = "D") -> str:
+    world = World(2, 0, 1, START, kind=NODE_TYPES[kind], telemetry=Telemetry(tier, dcgm_cycle_seconds=0))
+    world.advance(START + 120_000)
+    return Pages(world).answer(world.nodes[0], exporter).body.decode()
+
+
+def _types(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)", text, re.M))
+
+
+@pytest.mark.parametrize("kind", ["h100-8x-roce", "p5.48xlarge"])
+def test_node_page_names_are_the_real_ones(kind):
+    """Families that the real exporter's own sample has too are of the same type, with the same names of labels."""
+    real = needs.shared("samples/node_exporter/e2e-output.txt").read_text()
+    ours, theirs = _shown(kind, "node"), _types(real)
+    mine = _types(ours)
+    assert not {n for n in mine if n not in theirs and not n.startswith(ABSENT_THERE)}
+    both = mine.keys() & theirs.keys()
+    assert len(both) > 60
+    assert {n: mine[n] for n in both} == {n: theirs[n] for n in both}
+    labels = [{name: re.findall(r'(\w+)="', block) for name, block in re.findall(r"^(\w+)\{(.*)\} ", text, re.M)} for text in (ours, real)]
+    differ = {name for name in labels[0].keys() & labels[1].keys() if labels[0][name] != labels[1][name]}
+    assert differ <= {"node_infiniband_info"}  # that machine's adapters differ: some say less of themselves
+
+
+def test_dcgm_shows_its_default_list_at_tier_a():
+    """Exactly the fields that the exporter's own list has switched on, in its order; an XID only after one."""
+    text = needs.shared("samples/dcgm/csv/dcgm-exporter_default-counters.csv").read_text()
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.startswith("DCGM")]
+    listed = [(row[0], row[1]) for row in rows if row[1] != "label" and row[0] != "DCGM_FI_DEV_XID_ERRORS"]
+    assert list(_types(_shown("h100-8x-roce", "dcgm", "A")).items()) == listed
+
+
+def test_dcgm_shows_the_recommended_fields_from_tier_c_on():
+    """Fields of the advanced list of a large cloud that such GPUs have are there, with the types of the exporter's own list."""
+    wanted = set(re.findall(r"^(DCGM_FI_\w+)", needs.shared("samples/dcgm/csv/hyperpod_dcgm-metrics-advanced.csv").read_text(), re.M))
+    ours = _types(_shown("h100-8x-roce", "dcgm", "C"))
+    gone = {n for n in wanted if "RETIRED" in n or "FP64" in n or "FP32" in n or "FP16" in n or n.endswith(("_L0", "XID_ERRORS"))}
+    assert wanted - gone <= ours.keys()
+    own = needs.shared("samples/dcgm/csv/dcgm-exporter_default-counters.csv").read_text()
+    types = dict(re.findall(r"^(?:# )?(DCGM_FI_(?:DEV|PROF)_\w+) *, *(\w+)", own, re.M))
+    types |= {"DCGM_FI_PROF_PCIE_TX_BYTES": "gauge", "DCGM_FI_PROF_PCIE_RX_BYTES": "gauge"}  # listed twice there
+    assert {n: ours[n] for n in ours.keys() & types} == {n: types[n] for n in ours.keys() & types}
+
+
+def test_efa_page_is_the_real_captures():
+    """Families, types, help texts, order and labels of a real p4d's page; numbers in the same notation."""
+    real = needs.shared("samples/efa/p4d_4xEFA_full.prom").read_text()
+    ours = _shown("p4d.24xlarge", "efa")
+    heads = [[line for line in text.splitlines() if line.startswith("#")] for text in (ours, real)]
+    assert [line for line in heads[0] if "amazonefa_info" not in line] == [line for line in heads[1] if "amazonefa_info" not in line]
+    places = [re.findall(r"^(node_amazonefa_\w+\{.*\}) ", text, re.M) for text in (ours, real)]
+    assert places[0] == places[1]
+    assert re.search(r'^node_amazonefa_tx_bytes\{.*\} \d\.\d+e\+1\d$', ours, re.M)
+
+
+def test_lustre_page_names_are_the_real_ones():
+    """Each series has the name, type and labels of the real exporter's client rows."""
+    real = needs.shared("samples/lustre/gsi_lustre_exporter_expected.prom").read_text()
+    ours = _shown("h100-8x-roce", "lustre")
+    mine, theirs = _types(ours), _types(real)
+    assert {n: theirs.get(n) for n in mine} == mine
+
+    def rows(text):
+        return {(name, re.sub(r'target="[^"]*"', "", labels)) for name, labels in re.findall(r"^(lustre_\w+)\{(.*)\} ", text, re.M)}
+    assert {row for row in rows(ours) if "statfs" not in row[1]} <= rows(real)
 
 
 def test_trainer_page_is_prometheus_clients():

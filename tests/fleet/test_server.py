@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -14,10 +15,15 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from collectors.fetch import HttpFetch, Request
 from core.clock import wall_ms
-from core.errors import BadInput
+from core.errors import BadInput, SourceError
+from fleet.build import build_world
+from fleet.clock import FleetClock
+from fleet.control import make_app
 from fleet.frames import FleetFrames
 from fleet.server import FleetServer
+from fleet.telemetry import Telemetry
 from tests import needs
 
 TOKEN = {"authorization": "Bearer lab"}
@@ -97,6 +103,68 @@ def test_discovery_names_the_address_that_was_asked(fleet):
     """Targets are reachable where discovery was."""
     server, client = fleet
     assert {t for row in client.get("/sd").json() for t in row["targets"]} == {server.url.removeprefix("http://")}
+
+
+# One port serves all exporters, so a dead one cannot refuse the connection: it closes it, which is a body cut off.
+ILL = [("down", "truncated"), ("error", "http_status"), ("empty", "empty_body"), ("hung", "timeout"), ("half", None)]
+
+
+@pytest.mark.parametrize(("how", "reason"), ILL)
+def test_an_ill_exporter_answers_as_ill_ones_do(fleet, how, reason):
+    """Connection closed, status 500, 200 without a body, no answer in time, half a body; afterwards all is well again."""
+    server, client = fleet
+    path = "/nodes/n02/dcgm"
+    whole = client.get(path).content
+
+    async def read() -> bytes:
+        fetch = HttpFetch()
+        try:
+            return (await fetch.get(Request(server.url + path, 0.5, 1 << 20, allow_empty=False))).data
+        finally:
+            await fetch.aclose()
+
+    server.world.knobs.exporter.answers[1, "dcgm"] = how
+    server.world.revision += 1
+    try:
+        if reason is None:
+            assert asyncio.run(read()) == whole[:len(whole) // 2]
+        else:
+            with pytest.raises(SourceError) as error:
+                asyncio.run(read())
+            assert error.value.reason == reason
+        assert client.get("/nodes/n01/dcgm").status_code == 200
+    finally:
+        server.world.knobs.exporter.answers.clear()
+        server.world.revision += 1
+    assert client.get(path).content == whole
+
+
+def test_a_rebooting_node_closes_the_connection(fleet):
+    """Nobody listens on a node that reboots."""
+    server, client = fleet
+    server.world.nodes[3].state = "rebooting"
+    server.world.revision += 1
+    try:
+        with pytest.raises(httpx.TransportError):
+            client.get("/nodes/n04/node")
+    finally:
+        server.world.nodes[3].state = "spare"
+        server.world.revision += 1
+    assert client.get("/nodes/n04/node").status_code == 200
+
+
+def test_a_site_without_logs_serves_none():
+    """At tier A there are pages and no logs."""
+    world, operations = build_world(1, 0, 1, before_seconds=60, telemetry=Telemetry("A"))
+    app = make_app(world, operations, FleetClock(world.now_ms, None, world.advance), None)
+
+    async def read(path: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fleet") as client:
+            return await client.get(path)
+
+    assert asyncio.run(read("/nodes/n01/node")).status_code == 200
+    assert {asyncio.run(read(path)).status_code for path in ("/logs/kernel/n01", "/logs/trainer/train-1")} == {404}
+    assert [row["labels"]["job"] for row in asyncio.run(read("/sd")).json()] == ["dcgm", "node"]
 
 
 @pytest.mark.parametrize("path", ["/nodes/n99/dcgm", "/nodes/n01/efa", "/logs/kernel/n99", "/logs/trainer/none"])

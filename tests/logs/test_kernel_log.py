@@ -86,6 +86,8 @@ def test_a_gpu_lost_on_one_line_and_an_unrelated_line_much_later() -> None:
         ("bnxt_en 0000:3b:00.0 ens2f0np0: NIC Link is Down", "link_down", "nic", "ens2f0np0", {}),
         ("mlx5_core 0000:9b:00.0: Link down", "link_down", "nic", "0000:9b:00.0", {}),
         ("mlx5_0: Port 1 link down", "link_down", "nic", "mlx5_0/1", {}),
+        ("mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link DOWN", "link_down", "nic", "mlx5_3/1", {}),
+        ("mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link ACTIVE", "link_up", "nic", "mlx5_3/1", {}),
         ("e1000e: eth0 NIC Link is Up 1000 Mbps", "link_up", "nic", "eth0", {}),
         ("bond0: (slave eth1): link status definitely down, disabling slave", "link_down", "nic", "eth1", {}),
         ("mlx5_core 0000:9b:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
