@@ -35,6 +35,8 @@ HALF = 0.5
 WHOLE_NODE_SHARE = 0.6  # 5 of 8
 OUTSIDE = 0.5           # a cause explains a wide fault when outside it less than half as many nodes are affected
 LABEL_OUTSIDE = 0.1     # a label separates when at most so many nodes without it are affected
+# Both ends of one link inside a node count its errors; the end that is worse off, else was first, is named.
+TWO_ENDED = frozenset({"nvlink_errors"})
 JOB_WIDE = frozenset({"throughput_drop", "data_stall"})
 
 Key = tuple[str, str, str]
@@ -208,6 +210,9 @@ def _node_group(fault: str, node: str, found: list[Finding]) -> Group:
 def _single(fault: str, findings: list[Finding], window: Window) -> list[Group]:
     """One group for each part. Where one end of a path shows the loss itself, ends that only repair it are its victims;
     where none does, the ends that stand out are what the detector named."""
+    if fault in TWO_ENDED:
+        pairs = _by_node(findings).values()
+        return [_device(fault, [main := strongest(found)], [f for f in found if f is not main], window) for found in pairs]
     own = [f for f in findings if not (fault in NETWORK_FAULTS and peer_only(f))] or findings
     peers = [f for f in findings if f not in own]
     if not own:

@@ -37,6 +37,8 @@ CASES = [
      ["gpu_lost", "gpu_lost"]),
     ("a GPU that is lost shows other XIDs", [fatal(gpu(1), "gpu_lost"), fatal(gpu(1), "xid_fatal"), hang(T0)], ["gpu_lost"]),
     ("another GPU's XID stays", [fatal(gpu(1), "gpu_lost"), fatal(gpu(2), "xid_fatal")], ["gpu_lost", "xid_fatal"]),
+    ("both ends of an NVLink count", [finding(gpu(1, 2), "nvlink_errors"), fatal(gpu(1, 5), "nvlink_errors")], ["nvlink_errors"]),
+    ("NVLinks of two nodes are two", [finding(gpu(1), "nvlink_errors"), finding(gpu(2), "nvlink_errors")], ["nvlink_errors"] * 2),
     ("a link that flaps loses packets", [finding(nic(1), "link_flap"), finding(nic(1), "packet_loss", reason="loss_seen_here")],
      ["link_flap"]),
 ]
