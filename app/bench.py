@@ -112,10 +112,10 @@ def bench_detect() -> Rows:
 
 
 def bench_fleet() -> Rows:
-    """Cluster seconds a CPU second of the bundled model, pages included."""
-    from app.virtual import bench_fleet as run
+    """Cluster seconds a CPU second of the bundled fleet: the world, its frames, its pages, and Greylag behind it."""
+    from app.bench_fleet import bench_fleet as run
 
-    yield dict(run())
+    return run()
 
 
 def bench_query() -> Rows:

@@ -22,6 +22,8 @@ from app.bench_pages import Serving, serve_pages
 from app.bench_systems import SYSTEMS, System, installed
 from core.clock import monotonic_seconds
 
+LOOK_SECONDS = 1.0  # between two looks at the resident memory: it swings by a tenth with each batch and block
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -47,25 +49,30 @@ def page_server(serving: Serving) -> Iterator[str]:
         server.join()
 
 
-def measure(system: System, load: Load) -> dict[str, float]:
-    """One run: CPU-µs a sample over the measured time, resident bytes at its end, samples a second."""
+def measure(system: System, load: Load) -> dict[str, Any]:
+    """One run: CPU-µs a sample over the measured time, the median of the resident bytes in it, samples a second, and
+    seconds from the first scrape of a new target to when it can be queried."""
     try:
         system.start()
         time.sleep(load.warm_seconds)
         cpu, _ = system.usage()
         count, began = system.samples(), monotonic_seconds()
-        time.sleep(load.seconds)
-        after, rss = system.usage()
+        resident: list[int] = []
+        while monotonic_seconds() - began < load.seconds:
+            time.sleep(LOOK_SECONDS)
+            resident.append(system.usage()[1])
+        after, _ = system.usage()
         samples, took = system.samples() - count, monotonic_seconds() - began
+        newcomer = system.newcomer()
     finally:
         system.stop()
-    return {"cpu_us_per_sample": (after - cpu) / max(1.0, samples) * 1e6, "rss_bytes": rss,
-            "samples_per_second": samples / took}
+    return {"cpu_us_per_sample": (after - cpu) / max(1.0, samples) * 1e6, "rss_bytes": statistics.median(resident),
+            "samples_per_second": samples / took, "first_queryable_seconds": newcomer}
 
 
 def run(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], rounds: int = 2) -> list[dict[str, Any]]:
     """The rows of one load. systems: (name, options) in the order in which they take turns."""
-    runs: dict[int, list[dict[str, float]]] = {i: [] for i in range(len(systems))}
+    runs: dict[int, list[dict[str, Any]]] = {i: [] for i in range(len(systems))}
     folder = Path(tempfile.mkdtemp(prefix="greylag-bench-"))
     try:
         with page_server(load.serving) as address:
@@ -82,7 +89,7 @@ def run(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], rounds: int =
     return rows(load, systems, runs)
 
 
-def rows(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], runs: dict[int, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def rows(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], runs: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """One row a system: the median of its runs, and Prometheus' CPU a sample over its own."""
     costs = {i: statistics.median(one["cpu_us_per_sample"] for one in found) for i, found in runs.items()}
     peer = next((costs[i] for i, (name, _) in enumerate(systems) if name == "prometheus"), None)
@@ -94,10 +101,16 @@ def rows(load: Load, systems: Sequence[tuple[str, dict[str, Any]]], runs: dict[i
             "rss_bytes": round(statistics.median(one["rss_bytes"] for one in runs[i])),
             "times_cheaper_than_prometheus": None if peer is None else round(peer / costs[i], 2),
             "samples_per_second": round(statistics.median(one["samples_per_second"] for one in runs[i])),
+            "first_queryable_seconds": _middle([one["first_queryable_seconds"] for one in runs[i]]),
             "structures": load.serving.structures, "interval_seconds": load.interval_seconds,
             "rounds": [round(one["cpu_us_per_sample"], 3) for one in runs[i]],
         })
     return out
+
+
+def _middle(found: Sequence[float | None]) -> float | None:
+    known = [one for one in found if one is not None]
+    return round(statistics.median(known), 1) if known else None
 
 
 def bench_ingest(matrix: bool = False) -> Iterator[dict[str, Any]]:

@@ -76,27 +76,29 @@ def watch(system: System, scale: Scale) -> dict[str, Any]:
         system.start()
         time.sleep(scale.warm_seconds)
         cpu, _ = system.usage()
-        count, began, missed = system.samples(), monotonic_seconds(), _missed(system)
+        count, began = system.samples(), monotonic_seconds()
+        missed, waited = _dropped(system, "missed_slot"), _dropped(system, "first_reading_waits")
         peak = 0
         while monotonic_seconds() - began < scale.seconds:
             time.sleep(5)
             peak = max(peak, system.usage()[1])
         after, _ = system.usage()
         samples, took = system.samples() - count, monotonic_seconds() - began
-        lost = None if missed is None else (_missed(system) or 0.0) - missed
+        lost = None if missed is None else (_dropped(system, "missed_slot") or 0.0) - missed
         seconds = restart(system)
     finally:
         system.stop()
     return {"system": system.name, "targets": scale.targets, "series": scale.targets * scale.series,
             "cpu_us_per_sample": round((after - cpu) / max(1.0, samples) * 1e6, 3), "rss_bytes": peak,
-            "samples_per_second": round(samples / took), "missed_slots": lost, "restart_seconds": round(seconds, 1)}
+            "samples_per_second": round(samples / took), "missed_slots": lost, "missed_at_start": missed,
+            "first_readings_left_out": waited, "restart_seconds": round(seconds, 1)}
 
 
-def _missed(system: System) -> float | None:
-    """Readings that Greylag counts as missed; None for a system that does not count them."""
+def _dropped(system: System, reason: str) -> float | None:
+    """Readings that Greylag counts as left out for this reason; None for a system that does not count them."""
     if system.name != "greylag":
         return None
-    return system.metric(r'greylag_collector_dropped_total\{.*reason="missed_slot"')
+    return system.metric(rf'greylag_collector_dropped_total\{{.*reason="{reason}"')
 
 
 def bench_scale(scale: Scale | None = None) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from app.processes import free_port
-from core.clock import monotonic_seconds
+from core.clock import monotonic_seconds, wall_ms
 from core.errors import Unavailable
 
 START_SECONDS = 60.0
@@ -113,12 +114,33 @@ class System(ABC):
             text = answer.read().decode()
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if re.match(pattern, line))
 
-    def target_file(self, **labels: str) -> Path:
-        """Service discovery by file, as all systems read it."""
+    def newcomer(self) -> float | None:
+        """A target is added while it runs: seconds from its first scrape to when that can be queried, to 0.5 s; None where
+        it did not come within 40 s, or the system has no such query."""
+        name, (address, place) = "newcomer", self.targets[0]
+        began = wall_ms() / 1000
+        self.targets = [*self.targets, (address, place)]
+        self.target_file(newcomer=name)
+        query = urllib.parse.quote(f'up{{instance="{name}"}}')
+        while (now := wall_ms() / 1000) < began + 40:
+            url = f"http://127.0.0.1:{self.port}/api/v1/query_range?query={query}&start={began:.1f}&end={now:.1f}&step=0.5"
+            with contextlib.suppress(OSError, ValueError, KeyError), urllib.request.urlopen(url, timeout=10) as answer:
+                found = json.load(answer)["data"]["result"]
+                if found:
+                    return max(0.0, now - float(found[0]["values"][0][0]))
+            time.sleep(0.1)
+        return None
+
+    def target_file(self, newcomer: str = "") -> Path:
+        """Service discovery by file, as all systems read it. newcomer: what the last target is called."""
         path = self.folder / "targets.json"
-        path.write_text(json.dumps([
-            {"targets": [address], "labels": {"__metrics_path__": place, "instance": place.rpartition("/")[2], **labels}}
-            for address, place in self.targets]))
+        names = [place.rpartition("/")[2] for _, place in self.targets]
+        if newcomer:
+            names[-1] = newcomer
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps([{"targets": [address], "labels": {"__metrics_path__": place, "instance": name}}
+                                     for (address, place), name in zip(self.targets, names, strict=True)]))
+        fresh.replace(path)
         return path
 
     def scrape_file(self) -> Path:

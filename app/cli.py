@@ -174,6 +174,48 @@ def fleet_serve(context: typer.Context) -> None:
     raise typer.Exit(serve_main(context.args))
 
 
+FleetUrl = Annotated[str | None, typer.Option("--url", help="address of the fleet; else GREYLAG_FLEET_URL")]
+
+
+@fleet_app.command("inject")
+def fleet_inject(
+    fault: Annotated[str, typer.Argument(help="a fault or a look-alike by name")],
+    target: Annotated[list[str] | None, typer.Option(help="NODE, NODE/DEVICE, job=NAME, rank=N, or a switch, rack, ... by name")] = None,
+    severity: Annotated[float | None, typer.Option(help="by how much the job's step is to be longer: 0.1 = 10 %")] = None,
+    onset: Annotated[str | None, typer.Option(help="step, ramp or intermittent")] = None,
+    seed: Annotated[int | None, typer.Option(help="draws what is not given")] = None,
+    lasts: Annotated[str | None, typer.Option("--for", help="goes away by itself after so long (20m), if nothing cures it before")] = None,
+    url: FleetUrl = None,
+) -> None:
+    """Plants a fault in a running fleet; prints its truth. The lab's token comes from GREYLAG_LAB_TOKEN."""
+    from app.fleet_command import FleetClient, inject, write_lines
+
+    write_lines(inject(FleetClient(url), fault, target or [], severity, onset, seed, lasts))
+
+
+@fleet_app.command("status")
+def fleet_status(url: FleetUrl = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Nodes and jobs of a running fleet; with the lab's token also faults and goodput."""
+    from app.fleet_command import FleetClient, status, status_lines
+
+    state = status(FleetClient(url))
+    for line in [json.dumps(state, separators=(",", ":"))] if as_json else status_lines(state):
+        typer.echo(line)
+
+
+@fleet_app.command("run")
+def fleet_run(
+    scenario: Annotated[Path, typer.Argument(help="a scenario file")],
+    seed: Annotated[int | None, typer.Option(min=0, help="in place of the scenario's own")] = None,
+    truth_only: Annotated[bool, typer.Option("--truth-only", help="what will be true, without running")] = False,
+    events: Annotated[bool, typer.Option("--events", help="event-stepped, without telemetry: for runs of weeks")] = False,
+) -> None:
+    """Runs a scenario in virtual time to its end; truth and goodput as JSON lines, progress on stderr."""
+    from app.fleet_command import run, tell_stderr, write_lines
+
+    write_lines(run(scenario, tell_stderr, seed, truth_only, events))
+
+
 @store_app.command("stats")
 def store_stats(path: Annotated[Path, typer.Argument(help="greylag.duckdb of a stopped Greylag")]) -> None:
     """Rows, segments and bytes of a store."""

@@ -8,8 +8,8 @@ import json
 import signal
 from pathlib import Path
 
-from app.calm_gc import calm_gc
 from app.clocks import make_clock
+from app.lean import lean
 from app.workerfiles import OWNER_FILE
 from collectors.worker import run_worker
 from core.clock import monotonic_seconds
@@ -49,6 +49,6 @@ async def _run(config: GreylagConfig, worker: str) -> None:
 
 def run_collector(config: GreylagConfig, worker: str = "collector-0") -> int:
     """Runs until SIGTERM or SIGINT."""
-    calm_gc()
+    lean()
     asyncio.run(_run(config, worker))
     return 0

@@ -1,6 +1,7 @@
-"""Writes `core/contracts.md` from the types, `docs/detectors.md` from the detectors and `docs/sources.md` from the sources;
+"""Writes `core/contracts.md` from the types and `docs/` detectors, sources and fleet (its faults) from their plug-ins;
 `--check` fails when one is stale.
 
+The truth beside each sample scenario (`sample_data/scenarios/*.truth.jsonl`) is written with them.
 Shapes are documented nowhere else, and a detector's page is what its file says.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from app.fleet_command import truth_files
 from core import events, inventory, protocols, reasons, signals, targets, telemetry, types, window
 from core.faults import faults
 from core.plugins import load_plugins
@@ -154,11 +156,45 @@ def sources_page() -> str:
     return "\n".join(out).rstrip() + "\n"
 
 
+FLEET_HEAD = """# Faults and look-alikes of the bundled fleet
+
+Generated from the plug-ins by `make contracts`; do not edit. A fault is one file in `fleet/faults/`, a look-alike (of which the
+truth is "nothing to do") one in `fleet/lookalikes/`; each turns knobs of the world (`fleet/knobs.py`), and what pages, logs
+and jobs show follows from there. `greylag fleet inject NAME` plants one, a scenario names it under `fault:` or `look_alike:`.
+
+Impact: by how much the job's step gets longer, drawn log-uniformly from this range where nobody says; "stands" = the job
+stands still or dies, "none" = its steps stay as they are. Heals: the median time after which it goes away by itself. Cured
+by: the actions that end it on its node or in its job; where none is named nothing that is done to a node helps. Tier: the
+poorest telemetry that shows it (A exporters as they come, B also logs, C also the recommended fields, D also the trainer's
+metrics).
+"""
+
+
+def fleet_page() -> str:
+    """What each plug-in of the fleet is: fault, scope, place, sizes, cures, and what it shows in a sentence."""
+    out = [FLEET_HEAD]
+    for title, package in (("Faults", "fleet.faults"), ("Look-alikes", "fleet.lookalikes")):
+        plugins = load_plugins(package)
+        rows = [_fleet_row(name, plugin) for name, plugin in sorted(plugins.items(), key=lambda p: (p[1].fault or "", p[0]))]
+        out += _table(title, ("name", "fault", "scope", "place", "impact", "onset", "heals", "cured by", "tier", "needs", "what it is"), rows)
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _fleet_row(name: str, plugin: protocols.FaultPlugin) -> tuple[str, ...]:
+    low, high = plugin.impact
+    impact = "none" if high <= 0.01 else "stands" if low >= 9 else f"{low:.0%} – {high:.0%}"
+    heals = "" if plugin.heals_seconds is None else f"{plugin.heals_seconds / 60:.0f} min"
+    module = importlib.import_module(plugin.apply.__module__)
+    words = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
+    return (f"`{name}`", f"`{plugin.fault}`" if plugin.fault else "nothing to do", plugin.scope, plugin.place, impact,
+            ", ".join(plugin.onsets), heals, ", ".join(plugin.cured_by), plugin.tier, ", ".join(plugin.needs), words)
+
+
 def main(args: list[str]) -> int:
     """Writes the documents, or with --check says whether they are current."""
     root = Path(__file__).resolve().parent.parent
     pages = {root / "core" / "contracts.md": contracts(), root / "docs" / "detectors.md": detectors_page(),
-             root / "docs" / "sources.md": sources_page()}
+             root / "docs" / "sources.md": sources_page(), root / "docs" / "fleet.md": fleet_page(), **truth_files(root / "sample_data" / "scenarios")}
     stale = [p for p, text in pages.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
     if "--check" in args:
         for path in stale:

@@ -26,15 +26,15 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from app import wiring
+from app import past, wiring
 from app.brain import Brain
-from app.calm_gc import calm_gc
 from app.clocks import make_clock
 from app.crew import LOOK_SECONDS, Crew
 from app.disk_guard import LOOK_SECONDS as DISK_LOOK_SECONDS
 from app.disk_guard import DiskGuard, DiskWatch, free_ratio
 from app.gate import TickGate
 from app.house import OwnerHouse
+from app.lean import lean
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
 from app.warm import warm
@@ -52,7 +52,6 @@ from pipeline.store.duck import DuckStore
 from pipeline.store.samples import retention_ms
 from pipeline.store.writer import StoreWriter
 
-GIVE_BACK_MS = 60_000
 LARGEST_BATCH_BYTES = 256 * 1024 * 1024
 STORE_WAIT_SECONDS = 12.0  # an owner whose supervisor was killed needs a moment to let the store go
 
@@ -72,15 +71,17 @@ class Ticker(threading.Thread):
     def run(self) -> None:
         while not self.halt.is_set():
             due = self.owner.gate.wait(self.owner.clock.now_ms(), monotonic_seconds(), 0.25)
-            if due is None:
-                continue
             try:
-                self.judge(due)
-                self.failed = None
+                if due is None:
+                    self.take_in()
+                else:
+                    self.judge(due)
+                    self.failed = None
             except Exception as error:
                 # The tick did not commit: the brain has moved on in memory, the store has not. Start again from the store.
                 self.failed = str(error)
-                print(f"greylag: tick {rfc3339(due)} was not committed: {error}", file=sys.stderr, flush=True)
+                what = "what came was not taken in" if due is None else f"tick {rfc3339(due)} was not committed"
+                print(f"greylag: {what}: {error}", file=sys.stderr, flush=True)
                 if not isinstance(error, GreylagError):
                     traceback.print_exc()
                 os._exit(1)
@@ -88,6 +89,12 @@ class Ticker(threading.Thread):
     def _complain(self, error: str | None) -> None:
         """The tick waits for space on the disk, and is not ready meanwhile; None = it waits no more."""
         self.failed = error
+
+    def take_in(self) -> None:
+        """Takes what has been committed between two ticks: the layouts of a fleet's start are objects for each of its series,
+        and must not all wait for the tick."""
+        with self.lock:
+            self._drain()
 
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -118,8 +125,7 @@ class Ticker(threading.Thread):
         owner.gate.done(at)
         owner.telemetry.set("greylag_tick_seconds", monotonic_seconds() - began)
         owner.outbox.wake()
-        if at % GIVE_BACK_MS == 0:
-            give_back()
+        give_back()
         asyncio.run_coroutine_threadsafe(owner.clock.committed(at), owner.loop)
 
 
@@ -165,6 +171,7 @@ class Owner:
             return
         try:
             samples = warm(self.brain.ring, self.store, last)
+            past.recall(self.brain.ring, self.store, last, self.brain.past_asked)
         except GreylagError as error:
             print(f"greylag: the last half hour could not be read back ({error})", file=sys.stderr, flush=True)
             return
@@ -320,7 +327,7 @@ def open_store(path: Path, config: GreylagConfig) -> DuckStore:
 
 def run_owner(config: GreylagConfig) -> int:
     """Runs until SIGTERM or SIGINT."""
-    calm_gc()
+    lean()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # uvicorn ends in order on either signal and then raises it again: that is the end that was asked for.
     with contextlib.suppress(KeyboardInterrupt):

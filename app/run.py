@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from app import supervise, wiring
+from app import supervise
 from core.config import GreylagConfig, read_config
 from core.errors import BadInput, ConfigError
 from core.plugins import load_plugins
@@ -40,6 +40,7 @@ def run_role(path: Path, role: str, worker: str = "collector-0") -> int:
 
 def check_config(path: Path) -> list[str]:
     """Reads everything that the configuration names. Raises ConfigError; else says what was found."""
+    from app import wiring  # a collector needs none of what it brings: 30 MB
     from collectors.scrape_config import read_scrape_configs
     from pipeline.store.samples import retention_ms
 

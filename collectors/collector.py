@@ -288,6 +288,10 @@ class Collector:
         """Readings that were due and could not be begun."""
         self._missed_else += n
 
+    def count_waiting(self) -> None:
+        """A first reading that found no room in time."""
+        self._dropped(1, "first_reading_waits")
+
     def note_lag(self, late_ms: int) -> None:
         """How late a slot began; the heartbeat tells the longest."""
         self._lag_ms = max(self._lag_ms, late_ms)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from collectors.exposition import Page
+from collectors.exposition import Page, parse_exposition
 from collectors.exposition_values import number
 from core.types import Floats
 
@@ -127,6 +127,12 @@ class PageTemplate:
         out[2::2] = ends
         out[1::2] = out[0:-1:2] + self._lengths
         return out
+
+
+def warm_up() -> None:
+    """Reads a page of one line, so that no target's first page pays for what the libraries load at their first use."""
+    body = b"a 1\n"
+    PageTemplate.of(parse_exposition(body, None), body, None)
 
 
 @lru_cache(maxsize=256)

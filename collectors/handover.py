@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
 MOST_ITEMS, MOST_SAMPLES = 160, 20_000_000
 MOST_PARCEL_SAMPLES = 1_500_000
 MOST_NEW_SERIES = 50_000  # a series that is new to the owner costs it half a kilobyte until the batch is committed
+PIECE_BYTES = 256 * 1024
 REMEMBERED_MS = 600_000  # a layout unused for longer is sent again: the owner forgets it after a window (30 minutes)
 
 
@@ -220,7 +221,8 @@ class Handover:
         self._known.clear()
 
     async def _post_batch(self, body: bytes) -> None:
-        answer = await self.post(BATCH_PATH, content=body, headers={"Content-Type": "application/octet-stream"})
+        head = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
+        answer = await self.post(BATCH_PATH, content=_pieces(body), headers=head)
         if answer.status_code == 200:
             generation = _json(answer).get("generation")
             if isinstance(generation, int) and self.newer_leases is not None:
@@ -247,6 +249,13 @@ class Handover:
             return await self._client.post(self._owner + path, **what)
         except (httpx.HTTPError, OSError) as error:
             raise Unavailable(f"the owner did not answer ({error})") from None
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """The body in pieces. The client's answers hold their requests in a cycle: given as one, 10 MB of each batch would
+    stay until cycles are looked for; and a piece is copied on its way, the whole should not be."""
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start:start + PIECE_BYTES]
 
 
 class _Again(Exception):

@@ -9,10 +9,12 @@ was read is handed over every `flush_seconds`, as soon as the slot of a tick is 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from collectors.admission import Admission
 from collectors.collector import Collector, Rows
 from collectors.handover import Handover, parcels
 from collectors.schedule import MOST_AT_ONCE, SLOT_MS, Due, latest_begin, next_slot, slot_at_or_after
@@ -78,6 +80,8 @@ class Slotted:
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[str] = set()
+        self._admission = Admission()
+        self._first: deque[Due] = deque()  # first readings that wait for their turn
         self._failure: BaseException | None = None
 
     @property
@@ -97,13 +101,17 @@ class Slotted:
             await collector.keep_fresh()
             now = clock.now_ms()
             collector.note_lag(now - at)
+            self._leave_first()
             for due in collector.calendar.take(at, now):
                 self._begin_reading(due)
+            self._admission.slot(monotonic_seconds() + max(0, at + SLOT_MS - clock.now_ms()) / 1000)
+            self._begin_first()
             if at % collector.log_step_ms == 0 and collector.reads_logs and not collector.polling:
                 self._begin(at, self._poll_logs(at))
             self._begun = at
             self._flush_where_due()
             at = next_slot(at, clock.now_ms(), SLOT_MS)
+        self._first.clear()  # none begins any more; their times stay unreported
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=LAST_READINGS_SECONDS)
         for task in self._tasks:
@@ -115,11 +123,37 @@ class Slotted:
         scraper = self._collector.scraper(due.target_id)
         if scraper is None or due.target_id in self._busy:
             self._collector.count_missed(1)
-            return
-        if self._collector.skipped(scraper.target, due.at):
-            return
-        self._busy.add(due.target_id)
-        self._begin(due.at, self._read(due, scraper))
+        elif self._collector.skipped(scraper.target, due.at):
+            pass
+        elif scraper.new:  # in its turn; meanwhile it holds back the watermark, as one under way does
+            self._busy.add(due.target_id)
+            self._first.append(due)
+            self._waiting[due.at] = self._waiting.get(due.at, 0) + 1
+        else:
+            self._busy.add(due.target_id)
+            self._begin(due.at, self._read(due, scraper))
+
+    def _leave_first(self) -> None:
+        """First readings whose time is over, or whose target is gone, are left out."""
+        waiting, self._first = self._first, deque()
+        for due in waiting:
+            scraper = self._collector.scraper(due.target_id)
+            if scraper is not None and self._clock.now_ms() - due.at <= latest_begin(scraper.target.interval_ms):
+                self._first.append(due)
+                continue
+            self._collector.count_waiting()
+            self._busy.discard(due.target_id)
+            self._over(due.at)
+
+    def _begin_first(self) -> None:
+        """First readings, as far as there is room for them now."""
+        self._leave_first()
+        while self._first and (ticket := self._admission.admits(monotonic_seconds())):
+            due = self._first.popleft()
+            scraper = self._collector.scraper(due.target_id)
+            assert scraper is not None  # looked at just now
+            self._begin(due.at, self._read(due, scraper, ticket))
+            self._over(due.at)
 
     def _begin(self, at: int, work: Coroutine[Any, Any, None]) -> None:
         self._waiting[at] = self._waiting.get(at, 0) + 1
@@ -139,7 +173,14 @@ class Slotted:
             del self._waiting[at]
         self._flush_where_due()
 
-    async def _read(self, due: Due, scraper: TargetScraper) -> None:
+    def _left_out(self, ticket: int) -> None:
+        if ticket:
+            self._collector.count_waiting()
+        else:
+            self._collector.count_missed(1)
+
+    async def _read(self, due: Due, scraper: TargetScraper, ticket: int = 0) -> None:
+        begun = False
         try:
             await self._free.acquire()
             place = _Place(self._free)
@@ -147,12 +188,16 @@ class Slotted:
                 interval = scraper.target.interval_ms
                 late = self._clock.now_ms() - due.at
                 if late > latest_begin(interval):
-                    self._collector.count_missed(1)
+                    self._left_out(ticket)
                     return
+                begun = True
                 left = (interval - late) / 1000 * BEFORE_NEXT
                 rows = await self._collector.read(scraper, due.at, left)
             finally:
                 place.release()
+                if ticket:
+                    self._admission.took(ticket, scraper.cpu_seconds if begun else None)
+                    self._begin_first()
             self._rows += rows
             self._samples += sum(len(scrape.values) for _, scrape in rows)
         finally:

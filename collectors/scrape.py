@@ -16,7 +16,7 @@ before), other labels on some lines (`PageTemplate.relabelled`, those lines by t
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,7 +75,8 @@ class TargetScraper:
     """Reads one target. tolerated: breaches of the standards that were let pass, by name. Not for concurrent use.
 
     known: names and label blocks read before, in text and in OpenMetrics. The scrapers of one worker share them: most
-    blocks (`{cpu="3",mode="idle"}`) are the same on all nodes. budget: what the target may cost; None = anything.
+    blocks (`{cpu="3",mode="idle"}`) are the same on all nodes. budget: what the target may cost; None = anything. templates:
+    whether pages are read by what the last one was like; pointless where none is like the last.
     """
 
     target: ScrapeTarget
@@ -83,7 +84,9 @@ class TargetScraper:
     tolerated: Counter[str] = field(default_factory=Counter)
     known: SharedKnown = field(default_factory=known_series)
     budget: PageBudget | None = None
+    templates: bool = True
     cpu_seconds: float = 0.0  # what the last reading cost, without waiting for the page
+    tries: int = 0  # readings that failed
     _shape: Shape | None = None
     _template: PageTemplate | None = None
     _changes: int = 0  # shapes in a row that were not as the one before
@@ -223,7 +226,7 @@ class TargetScraper:
             k: s.layout.id for k, s in self._shape.sections.items()}
         self._changes = 0 if alike else self._changes + 1
         self._template = None
-        if self._changes < RESTLESS and data is body.data:
+        if self.templates and self._changes < RESTLESS and data is body.data:
             self._template = PageTemplate.of(page, body.data, body.content_type)
         return self._values(page, slot_ms)
 
@@ -237,6 +240,7 @@ class TargetScraper:
     # --- failures and shapes -------------------------------------------------------------------------------------------
     def failure(self, reason: str, slot_ms: int, took: float) -> Read:
         """The scrapes of a target that could not be read: its own series with `up` 0, and the reason; nothing else."""
+        self.tries += 1
         if self._failed is None:
             self._failed = self.mapper.layout(self.target.info, self._own())
         values = np.array((0.0, took, 0.0))
@@ -262,6 +266,16 @@ class TargetScraper:
                 if sample.at is not None and not oldest <= sample.at <= newest:
                     values[i] = STALE_NAN
         return values
+
+    @property
+    def sections(self) -> Mapping[str, Section]:
+        """The sections of the page that was read last, by name; none before the first."""
+        return {} if self._shape is None else self._shape.sections
+
+    @property
+    def new(self) -> bool:
+        """Whether its next page is likely to be its first. One that does not answer is not waited for."""
+        return self._shape is None and self.tries < 2
 
     @property
     def health(self) -> bool | None:

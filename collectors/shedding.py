@@ -24,13 +24,14 @@ CALM_SECONDS = 120.0
 LONGEST_CALM_SECONDS = 1920.0  # after a step down that had to be taken back the next one waits twice as long
 RELAPSE_SECONDS = 300.0
 LAG_SECONDS = 2.0  # slots that begin later than this: there is no CPU to be had, whatever the process used of it
+START_SECONDS = 60.0  # a worker that starts reads all pages for the first time: neither CPU nor lag of it is its load
 RESTART_SECONDS = 300.0  # over the memory budget at the last step for so long: only a new process gives it back
 CPU_WINDOW_SECONDS, LEAST_WINDOW_SECONDS = 60.0, 10.0
 
 TARGET_SHARE = 0.1  # of the process' CPU budget, for one target
 WIDEST = 8
 UP_READINGS, DOWN_READINGS = 3, 5
-STEADY = "steady"
+STEADY, GRACE = "steady", "start_grace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,13 @@ STEPS = (
 
 
 class ProcessGovernor:
-    """See the module. Times are seconds of one monotonic clock."""
+    """See the module. Times are seconds of one monotonic clock. grace_seconds: how long after the first look nothing is
+    shed for CPU or lag; memory is no matter of starting."""
 
-    def __init__(self, budget: ProcessBudget | None = None) -> None:
+    def __init__(self, budget: ProcessBudget | None = None, grace_seconds: float = START_SECONDS) -> None:
         self._budget = budget or ProcessBudget()
+        self._grace_seconds = grace_seconds
+        self._began: float | None = None
         self.level = STEPS[0]
         self._over = 0
         self._changed_at = float("-inf")
@@ -72,6 +76,11 @@ class ProcessGovernor:
         """The level from now on. cpu_ratio: of one CPU, over a minute. lag_seconds: the latest begin of a slot since the
         last look."""
         reason = self._pressure(cpu_ratio, rss_bytes, lag_seconds)
+        if self._starts(now) and reason in ("shed_cpu", "shed_lag"):
+            self.level = replace(self.level, reason=GRACE)
+            return self.level
+        if self.level.reason == GRACE:
+            self.level = STEPS[0]
         if reason is None:
             self._over = 0
             self._full_since = None
@@ -88,6 +97,11 @@ class ProcessGovernor:
         elif top:
             self._full(now, reason)
         return self.level
+
+    def _starts(self, now: float) -> bool:
+        if self._began is None:
+            self._began = now
+        return now - self._began < self._grace_seconds and not self.level.number
 
     def _pressure(self, cpu_ratio: float, rss_bytes: int, lag_seconds: float) -> str | None:
         if rss_bytes > self._budget.memory_bytes:

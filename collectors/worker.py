@@ -14,6 +14,7 @@ from typing import Any
 
 from collectors.collector import Collector
 from collectors.disposable import Helpers, Resolver
+from collectors.exposition_template import warm_up
 from collectors.fetch import HttpFetch
 from collectors.handover import Handover
 from collectors.leaseholder import LeaseHolder
@@ -73,6 +74,7 @@ async def _begin(collector: Collector, handover: Handover, holder: LeaseHolder, 
             break
         except Unavailable:
             await asyncio.sleep(RETRY_SECONDS)
+    warm_up()
     await collector.first_list()
     answer = await holder.first(stop.is_set)
     if stop.is_set():

@@ -9,6 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+LARGE_BYTES = 1024 * 1024
+MOST_ARENAS = 2
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # malloc.h of glibc
+
 
 @lru_cache(maxsize=1)
 def _trim() -> Any:
@@ -25,6 +29,19 @@ def give_back() -> None:
     trim = _trim()
     if trim is not None:
         trim(0)
+
+
+def calm_heap() -> None:
+    """For a process of its own that moves buffers of megabytes and lives for months: these come from the system and go
+    back to it when they are freed, and threads share the heap. Where the C library has no such call it does nothing.
+
+    glibc raises the size from which it asks the system for each buffer up to 32 MB as soon as one such was freed; from
+    then on batches of 10 MB lie in the heap among small objects, and leave holes that nothing fills.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(_ARENA_MAX, MOST_ARENAS)
 
 
 def resident_bytes() -> int:

@@ -289,13 +289,16 @@ class FaultPlugin:
     """A fault or a look-alike that the bundled fleet can have. fault, scope: as Greylag names them; fault None = a
     look-alike, of which the truth is "nothing to do".
 
-    place: what it is planted on: gpu, nic, disk, mount, node, switch, rack, pdu, cooling, storage, rank, job, label, fleet.
+    place: what it is planted on: gpu, nic, disk, mount, node, switch, spine, rack, pdu, cooling, storage, rank, job, label,
+    fleet.
     apply(world, planted) turns the world's knobs in each sub-step while it is there, by `planted.level` (0-1, how far it
     has come on) and `planted.severity` (by how much the job's step is to be longer: 0.1 = 10 %). begin and end are called
     once, at planting and when it is taken away (for log lines and what stays behind). cured_by: action kinds that end it.
     impact: smallest and greatest severity that are drawn, log-uniform. onsets: of step, ramp, intermittent.
     heals_seconds: median time after which it goes away by itself, None = never. tier: the poorest telemetry tier (A-D)
-    that shows it. needs: of roce, efa, nvlink, lustre, hbm, nvidia, neuron, trainer, inference: what it cannot be without.
+    that shows it. locate(world, target, rng) -> place chooses the place where its kind alone does not (a label, a part of
+    the fleet); target None = none was named. needs: of roce, efa, nvlink, nvlink5, lustre, hbm, nvidia, neuron, trainer,
+    inference: what it cannot be without.
     """
 
     name: str
@@ -311,6 +314,7 @@ class FaultPlugin:
     heals_seconds: float | None = None
     tier: str = "A"
     needs: tuple[str, ...] = ()
+    locate: Callable[..., Any] | None = None
 
 
 Layouts = Mapping[str, Layout]

@@ -70,6 +70,8 @@ SHED_REASONS: dict[str, str] = {
     "shed_cpu": "the worker uses more of a CPU than budgets.process.cpu_ratio",
     "shed_memory": "the worker holds more memory than budgets.process.memory_bytes",
     "shed_memory_restart": "shedding did not bring the memory back: the worker starts anew",
+    "start_grace": "nothing is shed yet: a worker that starts reads all pages for the first time, which costs most",
+    "first_reading_waits": "a target that was never read waits for its turn: first readings take what slots leave",
     "shed_lag": "the worker's slots begin too late: there is no CPU to be had",
     "hung": "a path or a name look-up did not answer in time; it is tried again later",
     "helper_lost": "the helper that read a path or looked up a name ended without an answer",

@@ -95,7 +95,7 @@ def build(cls: type[T], data: Any, file: str, path: str = "") -> T:
     """A `cls` (frozen dataclass) from a mapping. Unknown keys, missing keys and wrong types raise ConfigError.
 
     Understood field types: str, int, float, bool, `X | None`, tuple[X, ...], Mapping[str, X], dataclasses, Any.
-    A field `klass` is spelled `class`, `from_` `from` and `finally_` `finally` in YAML.
+    A field `klass` is spelled `class`; `from_`, `for_` and `finally_` lose their underscore in YAML.
     """
     if data is None:
         data = {}
@@ -128,7 +128,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _spelled(name: str) -> str:
-    return {"klass": "class", "from_": "from", "global_defaults": "global", "finally_": "finally"}.get(name, name)
+    return {"klass": "class", "from_": "from", "global_defaults": "global", "finally_": "finally", "for_": "for"}.get(name, name)
 
 
 def convert(hint: Any, value: Any, where: str, path: str) -> Any:

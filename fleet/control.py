@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,15 +14,18 @@ from core.errors import BadInput, Refused
 from core.render import plain
 from core.types import Target
 from fleet import state
+from fleet.answers import respond
 from fleet.clock import FleetClock
 from fleet.operations import Operations
-from fleet.pages import CONTENT_TYPE, PORTS, Pages, discovery
+from fleet.pages import Pages, discovery
+from fleet.programme import Programme
 from fleet.world import World
 
 _TARGET = ("kind", "node", "device", "id", "job", "rank", "serial")
 
 
-def make_app(world: World, operations: Operations, clock: FleetClock, lab_token: str | None) -> FastAPI:
+def make_app(world: World, operations: Operations, clock: FleetClock, lab_token: str | None,
+             programme: Programme | None = None) -> FastAPI:
     """The application. Every handler runs on the event loop, so none of them sees the world half moved on."""
     app = FastAPI(title="Greylag fleet", openapi_url=None, docs_url=None, redoc_url=None)
 
@@ -36,7 +39,8 @@ def make_app(world: World, operations: Operations, clock: FleetClock, lab_token:
 
     _add_exporters(app, world, clock)
     _add_control(app, world, operations, clock)
-    _add_lab(app, world, operations, clock, lab_token)
+    _add_lab(app, world, clock, lab_token, programme)
+    _add_hands(app, world, operations, lab_token)
     return app
 
 
@@ -50,27 +54,24 @@ def _add_exporters(app: FastAPI, world: World, clock: FleetClock) -> None:
     async def exporter_page(request: Request) -> Response:
         name, exporter = request.path_params["name"], request.path_params["exporter"]
         node = world.find(name)
-        if node is None or exporter not in PORTS:
+        if node is None or exporter not in pages.names:
             return _nothing(f"no exporter {exporter!r} on a node {name!r}")
         clock.now_ms()
-        body = pages.page(node, exporter)
-        if body is None:
-            return Response("the node does not answer\n", 503, media_type="text/plain")
-        return Response(body, headers={"content-type": CONTENT_TYPE})
+        return respond(pages.answer(node, exporter))
 
     async def kernel_log(request: Request) -> Response:
         name = request.path_params["name"]
         node = world.find(name)
-        if node is None:
-            return _nothing(f"no node {name!r}")
+        if node is None or not world.telemetry.logs:
+            return _nothing(f"no log of a node {name!r}")
         clock.now_ms()
         return _log(world.kernel.of(node.index).read(_start(request)))
 
     async def trainer_log(request: Request) -> Response:
         name = request.path_params["name"]
         job = world.jobs.get(name)
-        if job is None:
-            return _nothing(f"no job {name!r}")
+        if job is None or not world.telemetry.logs:
+            return _nothing(f"no log of a job {name!r}")
         clock.now_ms()
         return _log(job.log.read(_start(request)))
 
@@ -111,6 +112,11 @@ def _add_control(app: FastAPI, world: World, operations: Operations, clock: Flee
         clock.now_ms()
         return JSONResponse(state.jobs(world))
 
+    @app.get("/control/v1/checks")
+    async def checks() -> JSONResponse:
+        clock.now_ms()
+        return JSONResponse(state.node_reports(world, operations.life))
+
     @app.post("/control/v1/operations")
     async def submit(request: Request) -> JSONResponse:
         body = await _body(request)
@@ -126,12 +132,20 @@ def _add_control(app: FastAPI, world: World, operations: Operations, clock: Flee
         return JSONResponse(plain(outcome), 404 if outcome.reason == "unknown_operation" else 200)
 
 
-def _add_lab(app: FastAPI, world: World, operations: Operations, clock: FleetClock, token: str | None) -> None:
+def _guard(token: str | None) -> Callable[[Request], JSONResponse | None]:
+    """Gives the answer to who comes without the lab's token, None to who has it."""
     def forbidden(request: Request) -> JSONResponse | None:
         given = request.headers.get("authorization", "")
         if token and hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             return None
         return JSONResponse({"error": "the lab's token is needed"}, 403)
+
+    return forbidden
+
+
+def _add_lab(app: FastAPI, world: World, clock: FleetClock, token: str | None, programme: Programme | None) -> None:
+    """Faults, truth and goodput."""
+    forbidden = _guard(token)
 
     @app.post("/lab/v1/faults")
     async def inject(request: Request) -> JSONResponse:
@@ -142,9 +156,10 @@ def _add_lab(app: FastAPI, world: World, operations: Operations, clock: FleetClo
         if body.get("phase") and all(job.phase != body["phase"] for job in world.jobs.values()):
             raise Refused("other_phase", f"no job is in the phase {body['phase']}")
         target = body.get("target")
-        world.inject(str(body.get("fault")), None if target is None else target_from(target), body.get("severity"),
-                     body.get("seed"))
-        return JSONResponse(state.truth(world)[-1], 201)
+        planted = world.inject(str(body.get("fault")), None if target is None else target_from(target),
+                               _size(body.get("severity"), "severity"), _seed(body.get("seed")), _text(body, "onset"),
+                               _size(body.get("for_seconds"), "for_seconds"))
+        return JSONResponse(state.truth_row(world, planted), 201)
 
     @app.delete("/lab/v1/faults")
     async def clear(request: Request) -> JSONResponse:
@@ -154,7 +169,26 @@ def _add_lab(app: FastAPI, world: World, operations: Operations, clock: FleetClo
 
     @app.get("/lab/v1/truth")
     async def truth(request: Request) -> JSONResponse:
-        return forbidden(request) or JSONResponse(state.truth(world))
+        """What was planted so far; with `planned=1` the lines of the scenario that are still to come, instead."""
+        if (no := forbidden(request)) is not None:
+            return no
+        clock.now_ms()
+        if request.query_params.get("planned"):
+            return JSONResponse([] if programme is None else programme.truth())
+        return JSONResponse(state.truth(world))
+
+    @app.get("/lab/v1/goodput")
+    async def account(request: Request) -> JSONResponse:
+        """GPU-seconds by cause since the fleet began, of the fleet and of each job."""
+        if (no := forbidden(request)) is not None:
+            return no
+        clock.now_ms()
+        return JSONResponse(state.goodput(world))
+
+
+def _add_hands(app: FastAPI, world: World, operations: Operations, token: str | None) -> None:
+    """What the lab does beside faults: it freezes the control door, and takes nodes as another hand."""
+    forbidden = _guard(token)
 
     @app.post("/lab/v1/refuse")
     async def refuse(request: Request) -> JSONResponse:
@@ -171,6 +205,25 @@ def _add_lab(app: FastAPI, world: World, operations: Operations, clock: FleetClo
         body = await _body(request)
         world.other_hand(str(body.get("node")), body.get("by"))
         return JSONResponse({"node": body.get("node"), "held_by": body.get("by")})
+
+
+def _size(value: Any, key: str) -> float | None:
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e9):
+        raise BadInput("fault", key, value, "a number of at least 0 is needed")
+    return None if value is None else float(value)
+
+
+def _seed(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62):
+        raise BadInput("fault", "seed", value, "a whole number of at least 0 is needed")
+    return value
+
+
+def _text(body: Mapping[str, Any], key: str) -> str | None:
+    value = body.get(key)
+    if value is not None and not isinstance(value, str):
+        raise BadInput("fault", key, value, "a text is needed")
+    return value
 
 
 def _nothing(what: str) -> Response:

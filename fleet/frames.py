@@ -1,50 +1,102 @@
-"""The fleet in one process and in virtual time: the same pages as over HTTP, and the control door without HTTP."""
+"""The fleet in one process and in virtual time: what its exporters show, as pages or as numbers, and the control door without
+HTTP.
+
+Numbers come from the same sheets as pages do, rounded as the pages print them. A frame says for each node only which shape
+its page has; who reads frames looks at a page once for each shape (`FleetFrames.page`) and at the numbers from then on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
 
 from core.protocols import NodeView
-from core.types import Action, Outcome
+from core.types import Action, Floats, Outcome
+from fleet.exporters import Answer
+from fleet.hardware import Node
 from fleet.operations import Operations
-from fleet.pages import PORTS, Pages, labels_of
+from fleet.pages import Pages, labels_of
 from fleet.state import node_views
+from fleet.telemetry import Telemetry
 from fleet.world import World
 
-SLOT_MS = 15_000
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One exporter of all nodes at a slot. values: float64[node, column], in page order, with columns that are absent on a
+    node. shapes: of each node the number of its page's shape: as long as it is equal, so is all of the page but the
+    numbers. samples: how many each page has. rows: the nodes that have the exporter. odd: indexes of nodes whose answer has to be asked for (`FleetFrames.answer`):
+    they are ill, or do not answer."""
+
+    exporter: str
+    slot: int
+    values: Floats
+    shapes: list[int]
+    samples: Floats
+    rows: list[int]
+    odd: frozenset[int]
 
 
 class FleetFrames:
-    """Pages of the world slot by slot. What parses HTTP pages parses these, so page and frame cannot differ."""
+    """What the world shows, slot by slot. telemetry: not given, what the world was built with."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, telemetry: Telemetry | None = None) -> None:
         self.world = world
-        self._pages = Pages(world)
+        self.pages = Pages(world, telemetry)
+        self.telemetry = self.pages.exporters.telemetry
+        self.slot_ms = self.telemetry.scrape_seconds * 1000
         self._read: dict[str, int] = {}
 
+    # --- as text -----------------------------------------------------------------------------------------------------
     def pages_at(self, at: int) -> list[tuple[dict[str, str], bytes | None]]:
         """(target labels, page) of every target at `at` ms, which must not lie in the past; None = it does not answer."""
         self.world.advance(at)
-        return [(labels_of(node, exporter), self._pages.page(node, exporter))
-                for node in self.world.nodes for exporter in PORTS]
+        has = {exporter: set(self.pages.exporters.sheets[exporter].rows()) for exporter in self.pages.names}
+        return [(self.labels(node, exporter), self.pages.page(node, exporter))
+                for node in self.world.nodes for exporter in self.pages.names if node.index in has[exporter]]
 
     def advance(self, to: int) -> Iterator[tuple[dict[str, str], int, bytes | None]]:
-        """(target labels, slot, page) for each slot (multiple of 15 s) after the present moment up to `to` ms."""
-        slot = self.world.now_ms // SLOT_MS * SLOT_MS + SLOT_MS
-        while slot <= to:
+        """(target labels, slot, page) for each slot (multiple of the scrape interval) after the present moment up to `to` ms."""
+        for slot in self.slots(to):
             for labels, page in self.pages_at(slot):
                 yield labels, slot, page
-            slot += SLOT_MS
 
+    # --- as numbers --------------------------------------------------------------------------------------------------
+    def slots(self, to: int) -> range:
+        """The slots after the present moment up to `to` ms."""
+        first = self.world.now_ms // self.slot_ms * self.slot_ms + self.slot_ms
+        return range(first, to + 1, self.slot_ms)
+
+    def frames_at(self, at: int) -> list[Frame]:
+        """What each exporter shows at `at` ms, which must not lie in the past."""
+        self.world.advance(at)
+        found = [(name, self.pages.exporters.read(name)) for name in self.pages.names]
+        return [Frame(name, at, one.values, one.shapes, one.there.sum(axis=1, dtype=np.float64), one.rows, one.odd)
+                for name, one in found]
+
+    def answer(self, node: Node, exporter: str) -> Answer:
+        """What who asks the exporter gets now: a page, or how there is none."""
+        return self.pages.answer(node, exporter)
+
+    def labels(self, node: Node, exporter: str) -> dict[str, str]:
+        """The target labels of an exporter of a node."""
+        return labels_of(node, exporter, self.telemetry.scrape_seconds)
+
+    # --- logs --------------------------------------------------------------------------------------------------------
     def logs(self) -> list[tuple[str, str, bytes]]:
-        """(kind, node or job, bytes) of what the logs gained since the last call; kind: kernel | trainer."""
+        """(kind, node or job, bytes) of what the logs gained since the last call; kind: kernel | trainer. None at tier A."""
+        if not self.telemetry.logs:
+            return []
         grown = []
         sources = [("kernel", n.name, self.world.kernel.of(n.index)) for n in self.world.nodes]
         for kind, name, log in [*sources, *(("trainer", j.name, j.log) for j in self.world.jobs.values())]:
             key = f"{kind}/{name}"
-            new = log.read(self._read.get(key, 0))
-            if new:
-                self._read[key] = self._read.get(key, 0) + len(new)
+            read = self._read.get(key, 0)
+            if len(log) > read:
+                new = log.read(read)
+                self._read[key] = read + len(new)
                 grown.append((kind, name, new))
         return grown
 

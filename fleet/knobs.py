@@ -40,7 +40,9 @@ class GpuKnobs(Knobs):
     the type's board limit. brake: 1 = the power brake is asserted. compute: factor on kernel time without any other sign.
     correctable_per_second: single-bit ECC errors. pcie_width: lanes; pcie_gen: greatest generation under load (0 = the
     type's). pcie_replays_per_second, nvlink_errors_per_second. nvlink: share of NVLink bandwidth that is left. lost: 1 =
-    off the bus. leaked_mib: memory held without a process. stuck: 1 = the GPU's firmware answers no query.
+    off the bus. leaked_mib: memory held without a process. stuck: 1 = the GPU's firmware answers no query. demand: factor
+    on the power that its kernels ask for (a denser kernel mix; beyond the board's limit the clock gives way).
+    remap_failed: 1 = no spare row is left for a bad one (the flag that only another board clears).
     """
 
     cooling: Floats
@@ -57,10 +59,12 @@ class GpuKnobs(Knobs):
     lost: Floats
     leaked_mib: Floats
     stuck: Floats
+    demand: Floats
+    remap_failed: Floats
     HEALTHY: ClassVar[Mapping[str, float]] = {
         "cooling": 1, "clock_cap": 1, "power_limit": 1, "brake": 0, "compute": 1, "correctable_per_second": 0,
         "pcie_width": 16, "pcie_gen": 0, "pcie_replays_per_second": 0, "nvlink_errors_per_second": 0, "nvlink": 1,
-        "lost": 0, "leaked_mib": 0, "stuck": 0,
+        "lost": 0, "leaked_mib": 0, "stuck": 0, "demand": 1, "remap_failed": 0,
     }
 
 
@@ -69,7 +73,8 @@ class NicKnobs(Knobs):
 
     loss_per_million: packets lost per million that arrive. up: 0 = no carrier. rate: share of the link rate.
     symbol_errors_per_second: bit errors that FEC or the link layer sees. congestion: 0 none – 1 the port is marked all the
-    time. pcie_width: lanes of the adapter's slot. slowness: factor on its share of a collective without any counter.
+    time. pcie_width: lanes of the adapter's slot. slowness: factor on its share of a collective without any counter; where it
+    is given it stands for what the port's other knobs would cost.
     """
 
     loss_per_million: Floats
@@ -106,7 +111,10 @@ class HostKnobs(Knobs):
     host's memory held by others. inlet_celsius: added to the air. disk_slowness: factor on the scratch disk's service
     time. disk_fill: share of the scratch file system filled by others. read_only: 1 = the scratch file system is.
     clock_drift: seconds of clock error gained a second. synchronised: 0 = the time daemon has lost its source.
-    mount_slowness: factor on this client's storage waits; mount_hung: 1 = calls on the mount never return.
+    mount_slowness: factor on this client's storage waits; mount_hung: 1 = calls on the mount never return. airflow: share
+    of the chassis' air that its fans still move (the exhaust gets hotter by its inverse). disk_load: share of the scratch
+    disk's time that others' reads take (a queue at full throughput, where disk_slowness is a slow device).
+    throttles_per_second: thermal throttle events of the CPU packages.
     """
 
     cpu: Floats
@@ -122,10 +130,13 @@ class HostKnobs(Knobs):
     synchronised: Floats
     mount_slowness: Floats
     mount_hung: Floats
+    airflow: Floats
+    disk_load: Floats
+    throttles_per_second: Floats
     HEALTHY: ClassVar[Mapping[str, float]] = {
         "cpu": 1, "steal": 0, "frequency": 1, "memory_pressure": 0, "memory_held": 0, "inlet_celsius": 0,
         "disk_slowness": 1, "disk_fill": 0, "read_only": 0, "clock_drift": 0, "synchronised": 1, "mount_slowness": 1,
-        "mount_hung": 0,
+        "mount_hung": 0, "airflow": 1, "disk_load": 0, "throttles_per_second": 0,
     }
 
 
@@ -143,13 +154,15 @@ class ExporterKnobs:
 
     answers: `down` (connection refused), `error` (500), `empty` (200 without a body), `hung` (no answer in time),
     `frozen` (the last page again and again), `half` (the body breaks off). missing: families that are absent.
-    renamed: the exporter's version renames families. extra_series: series that it shows beyond its own.
+    renamed: the exporter's version renames families. extra_series: series that it shows beyond its own. restarted: when
+    (ms) it last started anew; from then on its counters count from 0.
     """
 
     answers: dict[tuple[int, str], str] = field(default_factory=dict)
     missing: dict[tuple[int, str], frozenset[str]] = field(default_factory=dict)
     renamed: set[tuple[int, str]] = field(default_factory=set)
     extra_series: dict[tuple[int, str], int] = field(default_factory=dict)
+    restarted: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def reset(self) -> None:
         """Every exporter is well again."""
@@ -163,8 +176,12 @@ class JobKnobs:
     compute, data, pause_seconds: factor on a rank's kernels, factor on its wait for data, seconds that its next step
     stands still. hung: 1 = it enters no collective. Numbers of the whole job: pace (factor on every step), loss_bump
     (added to the loss), loss_slope (added to it a step), nonfinite (1 = loss and gradients are NaN), overflow_share (share
-    of steps skipped for overflow), save_slowness, saves_fail (1 = every save fails), tokens (factor on tokens a step).
-    crash: why the processes die in this sub-step, None = they do not.
+    of steps skipped for overflow), save_slowness, saves_fail (1 = every save fails), tokens (factor on tokens a step),
+    grad (factor on the gradient norm), loss_frozen (1 = the loss that is reported stays what it was; steps go on),
+    service (factor on the time that an inference endpoint takes for a request's work).
+    crash: why the processes die in this sub-step, None = they do not; crash_rank: the rank that says so. ask: the phase
+    (`checkpoint`, `eval`, or `compile` = warm-up steps again) that the job enters once its step under way is done, None =
+    its own plan goes on.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -178,10 +195,12 @@ class JobKnobs:
         self._numbers()
 
     def _numbers(self) -> None:
-        self.pace = self.save_slowness = self.tokens = 1.0
+        self.pace = self.save_slowness = self.tokens = self.grad = self.service = 1.0
         self.loss_bump = self.loss_slope = self.overflow_share = 0.0
-        self.nonfinite = self.saves_fail = False
+        self.nonfinite = self.saves_fail = self.loss_frozen = False
         self.crash: str | None = None
+        self.crash_rank: int | None = None
+        self.ask: str | None = None
 
     def reset(self) -> None:
         """The job is healthy."""

@@ -1,103 +1,197 @@
-"""All NIC ports of the fleet as arrays: traffic, and the counters that loss and congestion leave.
+"""All NIC ports of the fleet as arrays: what moves over them, their links, and what the physical layer counts.
 
-A fault turns the knob `loss_per_million`: packets lost per million that arrive at a port. What is lost there is seen as a gap by the
-port itself; the peers that sent it are told so (NAK) and send again; acknowledgements that were on their way to the
-port are lost as well, so that the port's own sender runs into its timer.
+Counters follow the traffic of the jobs and what the network does to it; the counters of the transport (RoCE, InfiniBand or
+EFA's SRD) are in `fleet.transports`. Every draw is made whether it is needed or not, so that a fault on one port leaves the
+others as they would have been.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.types import Floats
-from fleet.hardware import NodeType
+from fleet.hardware import Node, NodeType
 from fleet.knobs import NicKnobs
+from fleet.network import Network, slot_share
+from fleet.transports import Moved, Srd, Verbs, counts, packet_bytes, sprinkle
 from fleet.work import Work
 
-# A full RoCE packet: 4 KiB of payload and 62 bytes of headers.
-PACKET_BYTES = float((4 << 10) + 62)
-# Of the NAKs for packets that a port lost, the share that goes to its ring neighbour; the rest spreads over the rail.
-NEIGHBOUR_SHARE = 0.55
-COUNTERS = (
-    "sent_bytes", "received_bytes", "sent_packets", "received_packets", "wait_ticks", "symbol_errors", "recoveries",
-    "downed", "receive_errors", "discards", "out_of_sequence", "sequence_errors", "ack_timeouts", "retransmits",
-    "cnp_sent", "icrc_errors",
-)
+if TYPE_CHECKING:
+    from fleet.logs import KernelLogs
+
+ACTIVE, INIT, DOWN = 4.0, 2.0, 1.0
+LINK_UP, POLLING, DISABLED = 5.0, 2.0, 3.0
+# What a port without a carrier reports as its rate: the narrowest that it can do (4X QDR on Ethernet, 4X SDR on InfiniBand).
+RATE_WITHOUT_LINK = {"roce": 5e9, "infiniband": 1.25e9}
+LANES = 4
+LINK = ("downed", "recoveries", "carrier_changes", "symbol_errors", "corrected_bits", "uncorrected_symbols",
+        *(f"lane_errors_{lane}" for lane in range(LANES)))
+# PAM4 lanes: bits that error correction repairs on a good link, as a share of its bits, and the spread of ports (log).
+BIT_ERRORS, BIT_ERRORS_SPREAD = 2e-9, 0.8
+# Of each symbol error beyond the healthy: bits that are repaired, and the share of those that cannot be.
+REPAIRED_BITS, BEYOND_REPAIR = 900.0, 0.02
+SYMBOLS_PER_SECOND = 0.0009
+# Siblings' bytes: how far the GPUs of a node differ for good, and a port from one sub-step to the next.
+BIAS, JITTER = 0.0012, 0.0012
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """A port's link went up or down in this sub-step."""
+
+    node: int
+    nic: int
+    up: bool
 
 
 class NicBank:
-    """Counters float64[node, nic] by the names in COUNTERS; rail = the NIC's index = its GPU's index."""
+    """Counters float64[node, nic] by name in `counters` (LINK, and the transport's). kind decides which transport.
+
+    Gauges float64[node, nic]: state and physical_state (as /sys/class/infiniband has them), rate_bytes (the link's rate, in
+    bytes a second), pci_stalled (percent of the time in which the port waits for the host's PCIe). present: bool, whether
+    the device is there (an EFA device without a link is not; its state claims to be active as long as it is).
+    """
 
     def __init__(self, kind: NodeType, nodes: int, rng: np.random.Generator, knobs: NicKnobs) -> None:
         shape = (nodes, kind.nics)
         self.kind, self._rng, self.knobs = kind, rng, knobs
-        self.counters: dict[str, Floats] = {name: np.zeros(shape) for name in COUNTERS}
-        past = np.round(rng.uniform(8e14, 9e14, (nodes, 1)) * (1 + 0.002 * rng.normal(0, 1, shape)))
-        for name in ("sent_bytes", "received_bytes"):
-            self.counters[name] += past
-        for name in ("sent_packets", "received_packets"):
-            self.counters[name] += np.round(past / PACKET_BYTES)
-        for name, mean in (("symbol_errors", 30.0), ("out_of_sequence", 60.0), ("sequence_errors", 55.0),
-                           ("ack_timeouts", 9.0), ("retransmits", 40.0), ("cnp_sent", 4e5), ("wait_ticks", 3e9)):
-            self.counters[name] += rng.poisson(mean, shape)
-        self._burst = np.zeros(shape)
+        self.efa = kind.fabric == "efa"
+        self.counters: dict[str, Floats] = {name: np.zeros(shape) for name in LINK}
+        self.transport = (Srd if self.efa else Verbs)(kind, shape, rng, self.counters)
+        # Ports of one GPU carry the same bytes; GPUs differ a little.
+        per_gpu = max(1, kind.nics // kind.gpus)
+        groups = -(-kind.nics // per_gpu)
+        bias = np.clip(rng.normal(0, BIAS, (nodes, groups)), -2.5 * BIAS, 2.5 * BIAS)
+        self._bias = 1.0 + np.repeat(bias, per_gpu, axis=1)[:, : kind.nics]
+        self._errors = BIT_ERRORS * rng.lognormal(0.0, BIT_ERRORS_SPREAD, shape) * 8 * kind.nic_bytes_per_second
+        self._lanes = rng.dirichlet(np.full(LANES, 6.0), shape)
+        self.counters["symbol_errors"] += rng.poisson(30.0, shape)
+        self.counters["carrier_changes"] += 1.0
+        self.counters["corrected_bits"] += np.round(self._errors * 8e5)
+        for lane in range(LANES):
+            self.counters[f"lane_errors_{lane}"] += np.round(self._errors * 8e5 * self._lanes[:, :, lane])
+        self._up: NDArray[np.bool_] = np.ones(shape, bool)
+        self.changes: list[LinkChange] = []
+        self.present: NDArray[np.bool_] = np.ones(shape, bool)
+        self.state: Floats = np.full(shape, ACTIVE)
+        self.physical_state: Floats = np.full(shape, LINK_UP)
+        self.rate_bytes: Floats = np.full(shape, kind.nic_bytes_per_second)
+        self.pci_stalled: Floats = np.zeros(shape)
 
     def reset(self, row: int) -> None:
         """A reboot clears every counter of the node."""
-        for values in self.counters.values():
-            values[row] = 0.0
+        for name, values in self.counters.items():
+            values[row] = self.transport.constants.get(name, 0.0)
+        self.counters["carrier_changes"][row] = 1.0
 
-    def step(self, seconds: int, work: Work) -> None:
-        """Moves all counters on by `seconds`."""
-        rng, count = self._rng, self.counters
-        shape = self.knobs.loss_per_million.shape
-        spread = 1 + 0.0015 * rng.normal(0, 1, (2, *shape))
-        sent = np.round(work.traffic * spread[0])
-        received = np.round(work.traffic * spread[1])
-        loaded = work.traffic > 0
-        count["sent_bytes"] += sent
-        count["received_bytes"] += received
-        count["sent_packets"] += np.round(sent / PACKET_BYTES)
-        count["received_packets"] += np.round(received / PACKET_BYTES)
-        self._congestion(seconds, loaded)
-        for name, per_second in (("out_of_sequence", 0.004), ("sequence_errors", 0.004), ("retransmits", 0.003),
-                                 ("ack_timeouts", 0.0004)):
-            count[name] += np.where(loaded, rng.poisson(per_second * seconds, shape), 0)
-        count["symbol_errors"] += rng.poisson(0.0009 * seconds, shape)
-        if self.knobs.loss_per_million.any():
-            self._lose(received / PACKET_BYTES, work.rings)
+    def step(self, seconds: int, work: Work, network: Network) -> None:
+        """Moves all ports on by `seconds`."""
+        moved = self._move(seconds, work, network)
+        self._links(network)
+        self._physics(seconds)
+        self.pci_stalled = np.where(moved.loaded, np.round(100.0 * (1.0 - moved.pcie)), 0.0)
+        self.transport.step(seconds, moved, network, self.knobs)
 
-    def _congestion(self, seconds: int, loaded: NDArray[np.bool_]) -> None:
-        rng, shape = self._rng, self.knobs.loss_per_million.shape
-        begins = rng.random(shape) < 0.05
-        self._burst = np.where(begins, rng.exponential(40.0, shape), 0.6 * self._burst)
-        self.counters["cnp_sent"] += np.where(loaded, rng.poisson((0.4 + self._burst) * seconds), 0)
-        waits = np.round(seconds * (2e4 + 6e3 * self._burst) * rng.uniform(0.5, 1.5, shape))
-        self.counters["wait_ticks"] += np.where(loaded, waits, 0)
+    def _move(self, seconds: int, work: Work, network: Network) -> Moved:
+        shape = self._up.shape
+        noise = 1.0 + JITTER * self._rng.standard_normal((2, *shape))
+        asked = per_nic(work.traffic, self.kind.nics) * (network.volume * network.linked)[:, None]
+        if network.sprayed and network.endpoint.max() > 1.0:
+            # Messages are dealt to the device that is free: a slow one gets fewer.
+            pull = 1.0 / np.sqrt(network.endpoint)
+            asked = asked * pull / pull.mean(axis=1, keepdims=True)
+        asked = asked * network.up * self._bias
+        sent = np.round(asked * ~network.stalled * noise[0])
+        arriving = asked * noise[1]
+        if network.stalled.any() or not network.up.all():
+            arriving = arriving * network.from_senders((network.up & ~network.stalled).astype(float))
+        received = np.round(arriving)
+        size = packet_bytes(self.kind)
+        pcie = slot_share(self.knobs.pcie_width)
+        busy = np.minimum(1.0, sent / (seconds * self.kind.nic_bytes_per_second))
+        return Moved(sent, received, np.round(sent / size), np.round(received / size), asked > 0, busy, pcie)
 
-    def _lose(self, packets: Floats, rings: list[NDArray[np.int64]]) -> None:
-        rng, count = self._rng, self.counters
-        for node, nic in np.argwhere(self.knobs.loss_per_million > 0):
-            lost = float(rng.poisson(packets[node, nic] * self.knobs.loss_per_million[node, nic] * 1e-6))
-            if lost == 0:
-                continue
-            corrupt = float(rng.binomial(int(lost), 0.08))
-            count["out_of_sequence"][node, nic] += lost
-            count["icrc_errors"][node, nic] += corrupt
-            count["receive_errors"][node, nic] += float(rng.binomial(int(lost), 0.05))
-            count["retransmits"][node, nic] += float(rng.binomial(int(lost), 0.3))
-            count["ack_timeouts"][node, nic] += float(rng.binomial(int(lost), 0.06))
-            self._tell_peers(int(node), int(nic), lost, rings)
-
-    def _tell_peers(self, node: int, nic: int, lost: float, rings: list[NDArray[np.int64]]) -> None:
-        ring = next((r for r in rings if node in r), None)
-        if ring is None or len(ring) < 2:
+    # --- links -------------------------------------------------------------------------------------------------------
+    def _links(self, network: Network) -> None:
+        kind, up, count = self.kind, network.up, self.counters
+        changed = up != self._up
+        self.changes = []
+        if changed.any():
+            count["carrier_changes"] += changed
+            count["downed"] += changed & ~up
+            count["recoveries"] += changed & up
+            self.changes = [LinkChange(int(n), int(i), bool(up[n, i])) for n, i in np.argwhere(changed)]
+        back = changed & up
+        self._up = up.copy()
+        if self.efa:
+            self.present = up.copy()
             return
-        place = int(np.flatnonzero(ring == node)[0])
-        shares = np.full(len(ring), (1 - NEIGHBOUR_SHARE) / max(1, len(ring) - 2))
-        shares[place] = 0.0
-        shares[place - 1] = NEIGHBOUR_SHARE
-        naks = self._rng.poisson(lost * shares)
-        self.counters["sequence_errors"][ring, nic] += naks
-        self.counters["retransmits"][ring, nic] += np.round(0.8 * naks)
+        waits = kind.fabric == "infiniband"
+        state, physical = np.full(up.shape, DOWN), np.full(up.shape, POLLING if waits else DISABLED)
+        rate = np.full(up.shape, RATE_WITHOUT_LINK[kind.fabric])
+        state[up], physical[up], rate[up] = ACTIVE, LINK_UP, kind.nic_bytes_per_second * self.knobs.rate[up]
+        if waits:
+            # An InfiniBand port is up before the subnet manager has made it active.
+            state[back] = INIT
+        self.state, self.physical_state, self.rate_bytes = state, physical, rate
+
+    def _physics(self, seconds: int) -> None:
+        rng, count, shape = self._rng, self.counters, self._up.shape
+        wobble, draw = rng.standard_normal(shape), rng.random(shape)
+        sprinkle(rng, count["symbol_errors"], SYMBOLS_PER_SECOND * seconds)
+        if self.efa:
+            return
+        repaired = seconds * self._errors * self._up
+        wrong = self.knobs.symbol_errors_per_second
+        ill = bool(wrong.any())
+        if ill:
+            repaired = repaired + seconds * REPAIRED_BITS * wrong
+            count["symbol_errors"] += counts(seconds * wrong, draw)
+            count["uncorrected_symbols"] += counts(seconds * BEYOND_REPAIR * wrong, draw)
+        repaired = np.maximum(0.0, np.round(repaired + np.sqrt(repaired) * wobble))
+        count["corrected_bits"] += repaired
+        for lane in range(LANES):
+            share = self._lanes[:, :, lane]
+            if ill:
+                # A bad cable is bad on one lane.
+                share = np.where(wrong > 0, 0.94 if lane == 2 else 0.02, share)
+            count[f"lane_errors_{lane}"] += np.round(repaired * share)
+
+    def tell(self, kernel: KernelLogs, nodes: Sequence[Node], at: int) -> None:
+        """The kernel's lines for the links that changed in this sub-step: those of the driver's interface (Ethernet only) and
+        of the RDMA core. EFA's driver says nothing."""
+        if self.efa:
+            return
+        for change in self.changes:
+            node = nodes[change.node]
+            if not node.up:
+                continue
+            pci, name = self.kind.nic_pci(change.nic), self.kind.nic_names[change.nic]
+            states = (("INIT", "ACTIVE") if self.kind.fabric == "infiniband" else ("ACTIVE",)) if change.up else ("DOWN",)
+            if self.kind.fabric == "roce":
+                kernel.write(node, at, f"mlx5_core {pci} {netdev(self.kind, change.nic)}: Link {'up' if change.up else 'down'}")
+            for after, state in enumerate(states, 1):
+                kernel.write(node, at + 6 * after**4, f"mlx5_core {pci} {name}: Port: 1 Link {state}")
+
+
+def netdev(kind: NodeType, nic: int) -> str:
+    """The network interface over a RoCE or InfiniBand port, by the PCI bus that it is on: `enp24s0np0`, `ibp24s0`."""
+    bus = int(kind.nic_buses[nic], 16)
+    return f"ibp{bus}s0" if kind.fabric == "infiniband" else f"enp{bus}s0np0"
+
+
+def per_nic(traffic: Floats, nics: int) -> Floats:
+    """What GPUs send, float64[node, gpu], as float64[node, nic]: a GPU's NICs share its bytes, or GPUs share a NIC."""
+    gpus = traffic.shape[1]
+    if nics == gpus:
+        return traffic
+    if nics % gpus == 0:
+        return np.repeat(traffic / (nics // gpus), nics // gpus, axis=1)
+    if gpus % nics == 0:
+        return np.asarray(traffic.reshape(len(traffic), nics, -1).sum(axis=2))
+    return np.repeat(traffic.sum(axis=1, keepdims=True) / nics, nics, axis=1)

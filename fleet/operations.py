@@ -5,13 +5,19 @@ What each verb does is in `fleet.verbs`; here are idempotency, refusal, the runn
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from core.errors import Refused
 from core.targets import ACTION_KINDS
 from core.types import Outcome, Target
+from fleet.lifecycle import Lifecycle
+from fleet.recovery import Queue
+from fleet.times import Times, times
 
 if TYPE_CHECKING:
     from fleet.world import World
@@ -19,11 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Work:
-    """What a verb has begun: it is over when `ready` says so; `finish` gives (state, reason); `undo` after a deadline."""
+    """What a verb has begun: it is over when `ready` says so; `finish` gives (state, reason); `undo` after a deadline.
+
+    due: the earliest time at which it can be ready; None = that hangs on something else than time.
+    """
 
     ready: Callable[[int], bool]
     finish: Callable[[int], tuple[str, str]]
     undo: Callable[[int], None] = lambda at: None
+    due: Callable[[], int] | None = None
 
 
 @dataclass(slots=True)
@@ -36,16 +46,23 @@ class Operation:
     args: Mapping[str, Any]
     deadline_seconds: float
     started: int
+    rng: np.random.Generator
     busy: tuple[str, ...] = ()
     work: Work | None = None
     outcome: Outcome = field(default_factory=lambda: Outcome("", "RUNNING", ""))
 
 
 class Operations:
-    """All operations that were ever asked for. refuse: every new one is refused as `frozen`."""
+    """All operations that were ever asked for. refuse: every new one is refused as `frozen`.
 
-    def __init__(self, world: World) -> None:
+    times: how long each takes. life: the nodes' lives that go on by themselves. queue: jobs that wait for nodes.
+    """
+
+    def __init__(self, world: World, durations: Times | None = None) -> None:
         self.world = world
+        self.times = durations or times()
+        self.life = Lifecycle(world, self.times)
+        self.queue = Queue(world)
         self.refuse = False
         self._all: dict[str, Operation] = {}
         self._running: list[Operation] = []
@@ -58,7 +75,9 @@ class Operations:
         from fleet.verbs import VERBS  # the verbs know the operations, not the other way round
 
         at = self.world.now_ms
-        op = Operation(op_id, verb, target, args, deadline_seconds, at)
+        # Each operation draws from a stream of its own, so that one more of them changes no other.
+        rng = np.random.default_rng([self.world.seed, zlib.crc32(op_id.encode())])
+        op = Operation(op_id, verb, target, args, deadline_seconds, at, rng)
         self._all[op_id] = op
         try:
             if self.refuse:
@@ -99,7 +118,7 @@ class Operations:
         return list(self._running)
 
     def step(self, at: int) -> None:
-        """Ends what is ready at `at` (ms), and what is beyond its deadline."""
+        """Ends what is ready at `at` (ms), and what is beyond its deadline; then what the nodes' lives bring."""
         for op in list(self._running):
             work = op.work
             if work is None:
@@ -113,3 +132,5 @@ class Operations:
                 continue
             self._running.remove(op)
             op.outcome = Outcome(op.id, state, reason, (at - op.started) / 1000, at)
+        self.life.step(at)
+        self.queue.step(at)

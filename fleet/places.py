@@ -1,12 +1,12 @@
 """Where a fault is: from a Target to indexes of the world's arrays, and the drawing of places.
 
 A place is what FaultPlugin.place names. `index` of a place: gpu and rank (node, gpu), nic (node, nic), disk, mount and node
-(node,), switch (switch,), storage (storage target,), else (). `rows`: indexes of all nodes that it covers.
+(node,), switch and spine (switch,), storage (storage target,), else (). `rows`: indexes of all nodes that it covers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,9 +33,10 @@ class Place:
     rows: tuple[int, ...] = ()
 
 
-def draw(world: World, kind: str, rng: np.random.Generator) -> Place:
-    """A place of that kind at which nothing is wrong yet, if there is one; on nodes that work for a job."""
-    taken = {row for planted in world.faults if planted.present for row in planted.place.rows}
+def draw(world: World, kind: str, rng: np.random.Generator, also: Collection[int] = ()) -> Place:
+    """A place of that kind at which nothing is wrong yet, if there is one; on nodes that work for a job. also: rows at
+    which something will be wrong."""
+    taken = {row for planted in world.faults if planted.present for row in planted.place.rows} | set(also)
     working = [n for job in world.jobs.values() for n in job.nodes] or list(range(len(world.nodes)))
     free = [n for n in working if n not in taken] or working
     node = world.nodes[free[int(rng.integers(0, len(free)))]]
@@ -46,6 +47,9 @@ def draw(world: World, kind: str, rng: np.random.Generator) -> Place:
     if kind == "switch":
         leaf = world.topology.leaf_of[node.index, int(rng.integers(0, world.kind.nics))]
         return resolve(world, kind, Target("switch", None, world.topology.switches[int(leaf)]))
+    if kind == "spine":
+        spines = [s for s in world.topology.switches if s.startswith("spine")]
+        return resolve(world, kind, Target("switch", None, spines[int(rng.integers(0, len(spines)))]))
     if kind in GROUPS:
         return resolve(world, kind, Target(kind, None, getattr(node, kind)))
     if kind == "storage":
@@ -69,8 +73,9 @@ def resolve(world: World, kind: str, target: Target) -> Place:
         node = _node(world, target)
         device = {"disk": SCRATCH_DISK, "mount": f"/{world.topology.storage}"}.get(kind)
         return Place(Target(kind, world.nodes[node].name, device), (node,), (node,))
-    if kind == "switch":
-        index = _one_of(target.device, world.topology.switches, "target.device")
+    if kind in ("switch", "spine"):
+        names = [s for s in world.topology.switches if kind == "switch" or s.startswith("spine")]
+        index = world.topology.switches.index(names[_one_of(target.device, names, "target.device")])
         rows = np.flatnonzero((world.topology.leaf_of == index).any(axis=1))
         return Place(Target("switch", None, target.device), (index,), tuple(int(r) for r in rows) or tuple(range(len(world.nodes))))
     if kind in GROUPS:
@@ -78,7 +83,9 @@ def resolve(world: World, kind: str, target: Target) -> Place:
         return Place(Target(kind, None, target.device), (),
                      tuple(n.index for n in world.nodes if getattr(n, kind) == target.device))
     if kind == "storage":
-        index = _one_of(target.device, world.topology.targets, "target.device")
+        # The file system by its own name, as Greylag names it: its first target stands for it.
+        known = target.device == world.topology.storage
+        index = 0 if known else _one_of(target.device, world.topology.targets, "target.device")
         return Place(Target("storage", None, world.topology.storage), (index,), tuple(range(len(world.nodes))))
     if kind == "job":
         job = world.jobs.get(target.job or "")

@@ -16,15 +16,17 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import uvicorn
 
-from core.clock import tick_at_or_before, wall_ms
+from core.clock import rfc3339, tick_at_or_before, wall_ms
 from core.errors import BadInput
-from fleet.build import build_world
+from fleet.build import build_scenario, build_world, load_scenario
 from fleet.clock import FleetClock
 from fleet.control import make_app
 from fleet.job import JobShape
+from fleet.scenario import Scenario
 
 BEHIND_SECONDS = 6 * 3600
 TOKEN_VARIABLE = "GREYLAG_LAB_TOKEN"
@@ -46,6 +48,7 @@ class FleetServer(uvicorn.Server):
         refuse: bool = False,
         ready: Callable[[str], None] | None = None,
         shape: JobShape | None = None,
+        scenario: Scenario | None = None,
     ) -> None:
         if host not in ("127.0.0.1", "localhost", "::1"):
             raise BadInput("fleet", "host", host, "only loopback is allowed: the control door has no tokens")
@@ -54,10 +57,15 @@ class FleetServer(uvicorn.Server):
         self._ready, self._bind = ready, (host, port)
         behind = 0 if speed == 1 else start_behind_seconds
         start = tick_at_or_before(wall_ms() - behind * 1000)
-        self.world, self.operations = build_world(nodes, spares, seed, start, shape=shape)
+        programme = None
+        if scenario is None:
+            self.world, self.operations = build_world(nodes, spares, seed, start, shape=shape)
+        else:
+            # A served scenario begins where its clock does.
+            self.world, self.operations, programme = build_scenario(replace(scenario, start=rfc3339(start)))
         self.operations.refuse = refuse
         self.clock = FleetClock(start, speed, self.world.advance)
-        app = make_app(self.world, self.operations, self.clock, lab_token)
+        app = make_app(self.world, self.operations, self.clock, lab_token, programme)
         # Connections are kept longer than any scrape interval, so that a collector's pool never meets a closed one.
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off",
                                         timeout_keep_alive=75, timeout_graceful_shutdown=2))
@@ -109,12 +117,14 @@ def serve(
     speed: float | None = None,
     refuse: bool = False,
     ready: Callable[[str], None] | None = None,
+    scenario: Scenario | None = None,
 ) -> None:
     """Builds a fleet and serves it until SIGTERM or SIGINT. speed None = paced by committed ticks.
 
-    ready: called with the base URL once requests are answered. Raises BadInput for values that make no fleet.
+    ready: called with the base URL once requests are answered. scenario: says what the fleet is, in place of nodes, spares
+    and seed. Raises BadInput for values that make no fleet.
     """
-    FleetServer(nodes, spares, seed, host, port, lab_token, start_behind_seconds, speed, refuse, ready).run()
+    FleetServer(nodes, spares, seed, host, port, lab_token, start_behind_seconds, speed, refuse, ready, scenario=scenario).run()
 
 
 def announce(url: str) -> None:
@@ -135,10 +145,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--speed", type=float, default=None, help="fixed speed; without it, paced by committed ticks")
     parser.add_argument("--lab-token-env", default=TOKEN_VARIABLE, help="environment variable that holds the lab's token")
     parser.add_argument("--refuse-control", action="store_true", help="refuse every operation")
+    parser.add_argument("--scenario", default=None, help="a scenario file; it says what the fleet is and what happens")
     args = parser.parse_args(argv)
     try:
+        scenario = None if args.scenario is None else load_scenario(args.scenario)
         serve(args.nodes, args.spares, args.seed, args.host, args.port, os.environ.get(args.lab_token_env),
-              args.start_behind, args.speed, args.refuse_control, announce)
+              args.start_behind, args.speed, args.refuse_control, announce, scenario)
     except BadInput as error:
         sys.stderr.write(f"{error}\n")
         return 2

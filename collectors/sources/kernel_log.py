@@ -32,7 +32,7 @@ _KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process ?(\d+)?[^(]{0,80}\(
 _VIRTUAL = re.compile(r"(?:veth|cali|docker|br-|virbr|cni|flannel|tun|tap|dummy|ifb|lxc|vnet|cilium|lo$|kube|Slot$)")
 _LINK = re.compile(
     rf"(?:(?P<driver>[\w-]+) (?P<pci>{_ADDRESS})(?: (?P<dev>[\w.@/-]+))?|(?P<only>[\w.-]+))"
-    r"(?:: Port (?P<port>\d+))?:? ?(?:\(\w+\): )?(?:NIC |IB )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p|DOWN|UP)\b")
+    r"(?:: Port:? (?P<port>\d+))?:? ?(?:\(\w+\): )?(?:NIC |IB )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b")
 _SLAVE = re.compile(r"(?:\(slave (?P<dev>[\w.-]+)\): )?link status (?:definitely )?(?P<state>down|up)\b"
                     r"(?: for interface (?P<only>[\w.-]+))?")
 
@@ -168,7 +168,8 @@ def _link(line: _Line) -> Event | None:
         return None
     if g.get("port"):
         device = f"{device}/{g['port']}"
-    return line.event(f"link_{g['state'].lower()}", Target("nic", line.node, device))
+    state = g["state"].lower()
+    return line.event(f"link_{'up' if state == 'active' else state}", Target("nic", line.node, device))
 
 
 def _boot(line: _Line) -> Event | None:

@@ -6,23 +6,18 @@ The port counts gaps, its peers count the NAKs for them; no congestion mark rise
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
+from fleet.faults.sizes import exchange_factor
 from fleet.plants import Planted
 from fleet.world import World
 
-# Lost packets per million: a loss that go-back-N still hides, and how it grows with the slow-down that it causes.
-LEAST_PER_MILLION = 18.0
-PER_MILLION_AT_DOUBLE = 420.0
-
 
 def apply(world: World, planted: Planted) -> None:
-    """The loss is there from one moment to the next."""
-    place, size, shape = planted.place.index, planted.severity * planted.level, world.shape
-    healthy = shape.compute_seconds + shape.collective_seconds
-    world.knobs.nic.loss_per_million[place] += (LEAST_PER_MILLION + PER_MILLION_AT_DOUBLE * planted.severity) * planted.level
-    world.knobs.nic.slowness[place] *= 1.0 + size * healthy / shape.collective_seconds
+    """So much is lost that what is resent makes the collective as slow as the severity wants it."""
+    factor = exchange_factor(world, planted.place, planted.severity)
+    world.knobs.nic.loss_per_million[planted.place.index] += world.network.loss_for(factor) * planted.level
 
 
 PLUGIN = FaultPlugin(
     name="packet_loss", fault="packet_loss", scope="device", place="nic", apply=apply, cured_by=("replace",),
-    onsets=("step", "ramp", "intermittent"), needs=("roce",),
+    impact=(0.01, 9.0), onsets=("step", "ramp", "intermittent"), needs=("roce",),
 )

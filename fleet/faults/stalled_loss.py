@@ -28,5 +28,5 @@ def apply(world: World, planted: Planted) -> None:
 
 PLUGIN = FaultPlugin(
     name="stalled_loss", fault="stalled_loss", scope="device", place="rank", apply=apply, begin=begin,
-    cured_by=("resume_job", "restart_process", "reset_gpu", "reboot", "replace"), impact=(9.0, 9.0),
+    cured_by=("resume_job", "restart_process", "reset_gpu", "reboot", "replace"), impact=(9.0, 9.0), tier="B",
 )

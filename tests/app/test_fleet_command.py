@@ -120,9 +120,10 @@ PLACES = [("packet_loss", "n01/mlx5_3/1", "nic"), ("gpu_slow", "n02/5", "gpu"), 
 def test_inject_plants_where_it_is_told(fleet, monkeypatch, capsys, fault, target, kind):
     """NODE and NODE/DEVICE name the part; severity and onset are taken; the truth is printed and in the status."""
     status, lines, _ = _greylag(monkeypatch, capsys, "inject", fault, "--target", target, "--severity", "0.2", "--onset", "step",
-                                "--url", fleet.url, token="lab")
+                                "--for", "2h", "--url", fleet.url, token="lab")
     row = json.loads(lines[0])
     assert status == 0
+    assert row["until"] is not None
     assert (row["fault"], row["severity"], row["onset"], row["culprit"]["kind"]) == (fault, 0.2, "step", kind)
     assert "/".join(p for p in (row["culprit"]["node"], row["culprit"]["device"]) if p) == target
     told = _greylag(monkeypatch, capsys, "status", "--url", fleet.url, token="lab")[1]
@@ -135,6 +136,7 @@ WRONG = [
     (("inject", "packet_loss", "--target", "n01/eth0"), "lab", 2, "allowed are: mlx5_0/1"),
     (("inject", "packet_loss", "--severity", "99"), "lab", 2, "a number from 0 to 10"),
     (("inject", "packet_loss", "--onset", "slowly"), "lab", 2, "allowed are: step"),
+    (("inject", "packet_loss", "--for", "a while"), "lab", 2, "a duration is needed"),
     (("inject", "packet_loss"), None, 2, "the lab's token is needed"),
     (("inject", "packet_loss"), "wrong", 2, "the lab's token is needed"),
 ]

@@ -65,9 +65,9 @@ def test_the_same_seed_gives_the_same_run():
 
 
 def test_a_month_takes_seconds_and_repair_pays():
-    """Thirty days of four nodes at ten times the published rates; somebody on call wins back goodput."""
+    """Thirty days of four nodes at 25 times the published rates; somebody on call wins back goodput."""
     month = Scenario("month", FleetSpec(4, 2), (JobSpec("train-1", restart="60m", shape={"last_step": 5_000_000}),),
-                     duration="30d", seed=3, rates=RatesSpec(10.0, ("llama3_405b",)))
+                     duration="30d", seed=3, rates=RatesSpec(25.0, ("llama3_405b",)))
     began = process_cpu_seconds()
     alone, cared = _event(month), _event(month, 600.0)
     alone.advance(month.end_ms)

@@ -33,7 +33,7 @@ NOTHING_TO_DO = (
     "congestion", "usual_power_cap", "data_mix_jump", "amp_overflow", "sticky_xid", "xid45_echo", "pcie_gen1_idle",
     "counter_reset", "exporter_restart", "exporter_upgrade", "clock_step", "cluster_slow", "last_stage_uneven",
     "sequence_variance", "gc_pauses", "hot_experts", "batch_ramp", "user_profiler")
-WATCHED_SECONDS = 40
+WATCHED_SECONDS = 25
 
 
 @cache
@@ -141,7 +141,7 @@ def test_clearing_leaves_all_knobs_healthy(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [11])
 def test_a_drawn_place_can_be_named(name, seed):
     """What is drawn is named again as a person would, and is the same place."""
     world = world_for(name)
@@ -198,6 +198,32 @@ def test_what_needs_another_kind_of_job_is_refused(name):
         world.inject(name)
 
 
+ON_A_SPARE = {"gpu": Target("gpu", "n05", "3"), "nic": Target("nic", "n05", "mlx5_3/1"), "node": Target("node", "n05"),
+              "disk": Target("disk", "n05"), "mount": Target("mount", "n05")}
+
+
+@pytest.mark.parametrize("name", [n for n in FAULTS if PLUGINS[n].place in ON_A_SPARE and kind_for(n) == "h100-8x-roce"
+                                  and n not in ("stalled_nic", "mount_hung")])
+def test_a_spare_can_be_ill(name):
+    """Nobody notices: the job goes on as it was, and the defect waits for whoever takes the node."""
+    world = world_for(name)
+    job = world.jobs["train-1"]
+    planted = world.inject(name, ON_A_SPARE[PLUGINS[name].place], seed=1)
+    step = job.step
+    world.advance(world.now_ms + 20_000)
+    assert job.alive
+    assert job.step >= step + 5
+    assert world.defects(4) == [planted]
+
+
+def test_no_knob_is_left_unturned():
+    """Every way in which a part can be unwell is used by a plug-in."""
+    seen = {key for name in ALL for key in turned(_struck(name)[0])}
+    known = {f"{group}.{knob}" for group, knobs in faulthelp.knob_groups(world_for("gpu_slow")).items() for knob in knobs.HEALTHY}
+    # A brake comes and goes: whether it is on at the moment of looking is chance.
+    assert known - seen <= {"gpu.brake"}
+
+
 def test_place_and_size_come_from_the_seed():
     """One seed, one place; many seeds, many places and sizes over decades."""
     world = world_for("gpu_slow")
@@ -243,7 +269,7 @@ def _base(kind: str) -> tuple[World, float]:
     world = deepcopy(faulthelp._built(kind, "training"))
     run_until(world, lambda: world.jobs["train-1"].phase == "train")
     base = deepcopy(world)
-    return world, _mean_step(base, 150)
+    return world, _mean_step(base, 90)
 
 
 def _mean_step(world: World, seconds: int) -> float:
@@ -261,8 +287,8 @@ def _growth(name: str, severity: float) -> float:
     planted.heals_at = NEVER
     if name in BUILDS_UP:
         planted.at -= 600_000
-    world.advance(world.now_ms + (150 if name in BUILDS_UP else 15) * 1000)
-    return _mean_step(world, 150) / base - 1
+    world.advance(world.now_ms + (125 if name in BUILDS_UP else 10) * 1000)
+    return _mean_step(world, 90) / base - 1
 
 
 @pytest.mark.parametrize("severity", [0.05, 0.2, 0.6])
@@ -277,7 +303,7 @@ def test_flaps_cost_about_their_severity():
     start, base = _base("h100-8x-roce")
     world = deepcopy(start)
     world.inject("link_flap", severity=0.3, seed=3, onset="step")
-    assert _mean_step(world, 1200) / base - 1 == pytest.approx(0.3, rel=0.35)
+    assert _mean_step(world, 900) / base - 1 == pytest.approx(0.3, rel=0.35)
 
 
 def test_memory_pressure_slows_before_it_kills():
@@ -314,7 +340,7 @@ def test_two_faults_on_one_part_compose():
     for name in ("gpu_slow", "clock_loss"):
         world.inject(name, target, 0.2, 1, "step").heals_at = NEVER
     world.advance(world.now_ms + 15_000)
-    assert _mean_step(world, 150) / base - 1 > 0.38
+    assert _mean_step(world, 90) / base - 1 > 0.38
 
 
 @pytest.mark.parametrize("onset", ["ramp", "intermittent"])
@@ -340,8 +366,8 @@ def test_onsets_other_than_a_step(onset):
 def test_severity_keeps_its_meaning_in_a_pipeline():
     """With two pipeline stages the same fault still costs its size."""
     world = deepcopy(faulthelp._built("h100-8x-roce", "pipeline"))
-    base = _mean_step(deepcopy(world), 150)
+    base = _mean_step(deepcopy(world), 90)
     world.inject("gpu_slow", severity=0.3, seed=3, onset="step").heals_at = NEVER
     world.advance(world.now_ms + 15_000)
     assert replace(world.jobs["train-1"].shape).pp == 2
-    assert _mean_step(world, 150) / base - 1 == pytest.approx(0.3, abs=0.05)
+    assert _mean_step(world, 90) / base - 1 == pytest.approx(0.3, abs=0.05)

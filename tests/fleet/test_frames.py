@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from core.errors import BadInput
 from fleet.frames import FleetFrames
 from fleet.hardware import NODE_TYPES
 from fleet.jobs import make_job, shape_of
@@ -131,6 +132,26 @@ def test_a_scrape_interval_of_its_own():
     """Slots lie on multiples of the interval."""
     frames = FleetFrames(_world(telemetry=Telemetry("A", scrape_seconds=20)))
     assert [slot - START for slot in frames.slots(START + 200_000)] == [160_000, 180_000, 200_000]
+
+
+def test_the_time_of_day_goes_on_between_sub_steps():
+    """Asked within a sub-step, a page differs in the node's clock alone, and page and frame still agree."""
+    frames = FleetFrames(_world())
+    node, now = frames.world.nodes[0], frames.world.now_ms
+    shown = []
+    for at in (now, now + 1_234):
+        _check(frames, at)
+        shown.append({row[:2]: row[2] for row in _samples(frames.answer(node, "node").body)})
+    assert {key[0] for key in shown[0] if shown[0][key] != shown[1][key]} == {"node_time_seconds"}
+    assert shown[1]["node_time_seconds", ""] - shown[0]["node_time_seconds", ""] == pytest.approx(1.234)
+
+
+@pytest.mark.parametrize(("given", "key"), [({"tier": "E"}, "tier"), ({"scrape_seconds": 5}, "scrape_seconds"),
+                                            ({"scrape_seconds": 90}, "scrape_seconds"), ({"dcgm_cycle_seconds": -1}, "dcgm_cycle")])
+def test_telemetry_that_cannot_be_is_refused(given, key):
+    """One sentence that names the key."""
+    with pytest.raises(BadInput, match=key):
+        Telemetry(**given)
 
 
 # --- ill exporters ---------------------------------------------------------------------------------------------------

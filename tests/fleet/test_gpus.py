@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fleet import gpus as bank_of
+from fleet.chance import arrivals
 from fleet.gpus import BRAKE_CLOCK, CORE_LAG_SECONDS, HBM_LAG_SECONDS, GpuBank
 from fleet.hardware import NODE_TYPES
 from fleet.knobs import GpuKnobs
@@ -300,6 +301,17 @@ def test_a_gpu_whose_firmware_hangs_keeps_its_last_values():
     assert (one.energy_mj > before["energy_mj"])[OTHERS].all()
     assert (one.power != before["power"])[OTHERS].any()
     assert one.recovery_action[GPU] == bank_of.GPU_RESET
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.01, 0.7, 3.0, 5.9, 6.1, 40.0, 1e5])
+def test_counts_from_ready_draws_are_poisson(mean):
+    """Whole numbers with the mean and the variance of a Poisson, below and above the change of form."""
+    rng = np.random.default_rng(4)
+    counts = arrivals(np.full(20_000, mean), rng.random(20_000), rng.normal(0, 1, 20_000))
+    assert np.array_equal(counts, np.floor(counts))
+    assert counts.min() >= 0
+    assert counts.mean() == pytest.approx(mean, rel=0.05, abs=0.004)
+    assert counts.var() == pytest.approx(mean, rel=0.06, abs=0.01)
 
 
 # --- events and resets ------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.types import Target
@@ -123,7 +125,8 @@ def test_provisioning_takes_ten_to_fifteen_minutes_and_ends_in_a_check():
 def test_a_replaced_node_is_repaired_and_comes_back_as_a_spare():
     """Ticket, repair by another hand, provisioning, spare; the defect is gone and the counters begin anew."""
     world, ops, door = _world()
-    planted = _plant(world, "gpu_slow", "n02", "1")
+    ops.life.times = replace(times("real"), recurs=0.0)
+    planted, boards = _plant(world, "gpu_slow", "n02", "1"), world.nodes[1].uuids
     act(door, "i/1/1", "replace", Target("node", "n02"), 4 * HOUR)
     run_until(world, lambda: door.poll("i/1/1").state != "RUNNING", HOUR)
     assert planted.cured_by == "replace"
@@ -133,6 +136,9 @@ def test_a_replaced_node_is_repaired_and_comes_back_as_a_spare():
     _live(ops, 100)
     assert not planted.present
     assert (world.nodes[1].state, world.nodes[1].held_by) == ("spare", None)
+    # The repaired GPU is another board in the same slot; its neighbours are the same.
+    assert [a == b for a, b in zip(world.nodes[1].uuids, boards, strict=True)] == [i != 1 for i in range(8)]
+    assert world.gpu_target(1, 1).id == world.nodes[1].uuids[1]
     assert _life(ops, "n02")[:3] == ["ticket", "repair", "provisioning"]
 
 
@@ -162,12 +168,13 @@ def test_some_repaired_parts_fail_again_and_are_retired_in_the_end():
 
 
 def test_a_recurring_defect_is_the_same_again():
-    """When a repair does not hold, the same plug-in is on the same part."""
+    """When a repair does not hold, the same fault comes back on the same part within days."""
     world, ops, _ = _world(seed=11)
     first = _plant(world, "gpu_slow", "n05", "1", 0.5)
+    ops.life.times = replace(times("real"), recurs=1.0)
     ops.life._repaired(world.nodes[4], world.now_ms, None)
     assert not first.present
-    ops.life._recur(world.nodes[4], world.now_ms, first)
+    _live(ops, 300)
     again = world.faults[-1]
     assert again is not first
     assert (again.plugin.name, again.culprit, again.severity) == ("gpu_slow", first.culprit, first.severity)

@@ -11,6 +11,7 @@ from core.reasons import ACTION_REASONS
 from core.targets import ACTION_KINDS
 from core.types import Target
 from fleet.frames import FleetDoor
+from fleet.times import times
 from tests.fleet.fleethelp import act, run_until, small
 
 GPU = Target("gpu", "n03", "4", job="train-1", rank=20)
@@ -289,10 +290,12 @@ PLACE = st.sampled_from(["n01", "n02", "n03", "n05", "n99"])
 
 
 @settings(max_examples=8, deadline=None)
-@given(st.lists(st.tuples(VERB, PLACE, st.booleans(), st.integers(0, 12)), max_size=12))
-def test_any_order_of_operations_keeps_the_world_whole(plan):
-    """Whatever is asked: nothing raises, outcomes are final once, every node has one state, no job shares a node twice."""
+@given(st.sampled_from(["fast", "real"]), st.lists(st.tuples(VERB, PLACE, st.booleans(), st.integers(0, 12)), max_size=12))
+def test_any_order_of_operations_keeps_the_world_whole(durations, plan):
+    """Whatever is asked, at whatever times: nothing raises, outcomes are final once, every node has one state, no job shares
+    a node twice."""
     world, ops = small(4, before_seconds=120)
+    ops.times = ops.life.times = times(durations)
     door = FleetDoor(ops)
     final: dict[str, object] = {}
     for i, (kind, node, wait, pause) in enumerate(plan):
@@ -309,4 +312,29 @@ def test_any_order_of_operations_keeps_the_world_whole(plan):
     assert len(set(job.nodes)) == len(job.nodes)
     assert job.nodes
     assert {v.state for v in door.nodes().values()} <= {
-        "in_service", "spare", "draining", "drained", "rebooting", "provisioning"}
+        "in_service", "spare", "draining", "drained", "rebooting", "provisioning", "down"}
+
+
+def test_a_job_waits_for_nodes_and_starts_when_they_are_free():
+    """`wait_for: nodes`: with a node out and no spare the job is queued; it starts once another node is a spare."""
+    world, _, door, job = _ready()
+    act(door, "i/1/1", "drain", Target("node", "n05"))
+    _drain(world, door, "i/1/2")
+    act(door, "i/1/3", "resume_job", JOB, 3000.0, wait_for="nodes")
+    world.advance(world.now_ms + 120_000)
+    assert (job.state, door.poll("i/1/3").state) == ("queued", "RUNNING")
+    act(door, "i/1/4", "undrain", Target("node", "n05"))
+    assert _finish(world, door, "i/1/3").state == "DONE"
+    assert [world.nodes[n].name for n in job.nodes] == ["n01", "n02", "n04", "n05"]
+
+
+def test_ways_of_recovery_cost_what_they_cost():
+    """With real times a full start takes longer than one that keeps the processes; an unknown way is refused."""
+    took = {}
+    for way in ("full", "in_process"):
+        world, ops, door, _ = _ready()
+        ops.times = times("real")
+        act(door, "i/1/1", "resume_job", JOB, 3000.0, mode=way)
+        took[way] = _finish(world, door, "i/1/1").took_seconds
+        assert act(door, "i/1/2", "resume_job", JOB, mode="magic").reason == "not_supported"
+    assert took["full"] > took["in_process"]

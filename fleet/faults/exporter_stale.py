@@ -1,0 +1,20 @@
+"""An exporter answers with the same page again and again: every value stands still, the energy counters too."""
+
+from __future__ import annotations
+
+from core.protocols import FaultPlugin
+from fleet.faults.acts import exporter_of
+from fleet.faults.sizes import HARMLESS
+from fleet.plants import Planted
+from fleet.world import World
+
+
+def apply(world: World, planted: Planted) -> None:
+    """The exporter is drawn once."""
+    key = (planted.place.index[0], exporter_of(world, planted))
+    world.knobs.exporter.answers[key] = "frozen"
+
+
+PLUGIN = FaultPlugin(
+    name="exporter_stale", fault="exporter_stale", scope="node", place="node", apply=apply, cured_by=("restart_process", "reboot"), impact=HARMLESS,
+)

@@ -1,0 +1,29 @@
+"""Jobs that stop and start again for good reason, and nodes that somebody takes out meanwhile."""
+
+from __future__ import annotations
+
+from fleet.faults.acts import job_at
+from fleet.plants import Planted
+from fleet.world import World
+
+
+def stop_now(world: World, planted: Planted, clean: bool) -> None:
+    """The job at the place ends, if it runs."""
+    found = job_at(world, planted)
+    planted.memo["stopped"] = found is not None and found[0].alive
+    if found is not None and found[0].alive:
+        found[0].stop(world.now_ms, clean)
+
+
+def restart_later(world: World, planted: Planted, away: tuple[float, float]) -> bool:
+    """Starts the job again once it has been away for a time that is drawn from `away`, if nobody else has; True then."""
+    memo, found = planted.memo, job_at(world, planted)
+    if "back" not in memo:
+        memo["back"] = world.now_ms + int(1000 * float(planted.rng.uniform(*away)))
+    if memo.get("started") or world.now_ms < memo["back"]:
+        return False
+    memo["started"] = True
+    if found is not None and memo["stopped"] and not found[0].alive \
+            and all(world.nodes[n].state == "in_service" for n in found[0].nodes):
+        found[0].start(world.now_ms)
+    return True

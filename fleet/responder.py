@@ -1,0 +1,93 @@
+"""A person on call who knows the truth: after a delay the right ladder for each fault, and nothing for look-alikes.
+
+For studies of what repair is worth (and of how much of it a policy gets), on the full model and from event to event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from core.types import Target
+from fleet.operations import Operations
+from fleet.plants import NEVER, Planted
+from fleet.world import World
+
+DEADLINE_SECONDS = 4 * 3600.0
+# What is tried, by the mildest verb that cures the fault.
+LADDERS: dict[str, tuple[str, ...]] = {
+    "restart_process": ("restart_process",),
+    "resume_job": ("resume_job",),
+    "reset_gpu": ("drain", "reset_gpu", "undrain", "resume_job"),
+    "reboot": ("drain", "reboot", "undrain", "resume_job"),
+    "replace": ("replace", "resume_job"),
+}
+
+
+@dataclass(slots=True)
+class Responder:
+    """A watcher. delay_seconds: from onset to the first step (0 severity faults wait as well). done: ladders by fault."""
+
+    world: World
+    operations: Operations
+    delay_seconds: float = 600.0
+    least_severity: float = 0.05
+    done: list[tuple[str, str]] = field(default_factory=list)
+    _under_way: dict[int, tuple[tuple[str, ...], int, str]] = field(default_factory=dict)
+    _tried: set[int] = field(default_factory=set)
+    _open: list[int] = field(default_factory=list)
+    _seen: int = 0
+
+    def step(self, at: int) -> None:
+        """Takes each ladder one step on."""
+        faults = self.world.faults
+        self._open += range(self._seen, len(faults))
+        self._seen = len(faults)
+        for number in [*self._under_way, *self._open]:
+            planted = faults[number]
+            if number in self._under_way:
+                self._go_on(number, planted, at)
+            elif self._wanted(number, planted, at):
+                verb = next(v for v in LADDERS if v in planted.plugin.cured_by)
+                self._begin(number, planted, LADDERS[verb], 0)
+        self._open = [n for n in self._open if n not in self._tried and faults[n].present and faults[n].cured_at is None]
+
+    def next_ms(self, now: int) -> int:
+        """When the next delay is over."""
+        times = [self.world.faults[n].at + int(self.delay_seconds * 1000) for n in self._open]
+        return min((t for t in times if t > now), default=NEVER)
+
+    def _wanted(self, number: int, planted: Planted, at: int) -> bool:
+        if planted.plugin.fault is None or planted.cured_at is not None or not planted.present or number in self._tried:
+            return False
+        nobody = not any(verb in LADDERS for verb in planted.plugin.cured_by)
+        if nobody or planted.severity < self.least_severity or at - planted.at < self.delay_seconds * 1000:
+            return False
+        return len(planted.place.rows) == 1 or planted.plugin.place == "job"
+
+    def _begin(self, number: int, planted: Planted, ladder: tuple[str, ...], step: int) -> None:
+        self._tried.add(number)
+        verb = ladder[step]
+        target = self._target(planted, verb)
+        name = f"on-call/{number}/{step}"
+        self.operations.submit(name, verb, target, {"mode": "full"} if verb == "resume_job" else {}, DEADLINE_SECONDS)
+        self._under_way[number] = (ladder, step, name)
+
+    def _target(self, planted: Planted, verb: str) -> Target:
+        job = next((j for j in self.world.jobs.values() if set(planted.place.rows) & set(j.nodes)), None)
+        name = job.name if job is not None else planted.culprit.job
+        if verb in ("resume_job", "restart_process"):
+            return Target("job", job=name)
+        node = self.world.nodes[planted.place.rows[0]].name
+        device = planted.culprit.device if planted.plugin.place in ("gpu", "rank") else None
+        return Target("gpu" if device else "node", node, device, job=name)
+
+    def _go_on(self, number: int, planted: Planted, at: int) -> None:
+        ladder, step, name = self._under_way[number]
+        outcome = self.operations.poll(name)
+        if outcome.state == "RUNNING":
+            return
+        if outcome.state == "DONE" and step + 1 < len(ladder):
+            self._begin(number, planted, ladder, step + 1)
+            return
+        del self._under_way[number]
+        self.done.append((planted.plugin.name, outcome.reason if outcome.state != "DONE" else "done"))
