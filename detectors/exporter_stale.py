@@ -1,7 +1,9 @@
 """A GPU exporter that answers with old values: everything that it says of a node stands still, although up is 1.
 
-A GPU's power flickers in every sample, idle or not, and its energy counter never stops; so a page on which all of them
-stand for many collection cycles was not collected anew. Values that repeat between two cycles of the exporter are life.
+A GPU's power flickers by milliwatts in every sample, idle or not, and its energy counter never stops; so a page on which all
+of them stand for many collection cycles was not collected anew. Where power is shown in whole watts only, it can stand for
+minutes on GPUs that wait: such a page is judged by its energy counter alone. Values that repeat between two cycles of the
+exporter are life.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     if not gpus or len(window.times) < ticks:
         return []
     power = window.block("gpu.power_watts")
-    shown = power.fresh() & ~np.isnan(power.last)
+    energy = ~np.isnan(window.values("gpu.energy_watts")).all(axis=0)
+    fine = (np.nan_to_num(power.values) % 1.0 > 0).any(axis=0)
+    shown = power.fresh() & ~np.isnan(power.last) & (fine | energy)
     moved = _moved_at(window)
     nodes: dict[str, list[int]] = {}
     for e, gpu in enumerate(gpus):

@@ -98,6 +98,13 @@ def idle(c: Cluster) -> Cluster:
     return c
 
 
+def whole_watts(c: Cluster) -> Cluster:
+    for name, values in c.signals.items():
+        if name.startswith("gpu."):
+            values[60:] = values[60]
+    return c.put("gpu.power_watts", 118.0, 0)
+
+
 def exporter_gone(c: Cluster) -> Cluster:
     for name, values in c.signals.items():
         if name.startswith("gpu."):
@@ -120,7 +127,7 @@ def small(c: Cluster) -> Cluster:
     ("link_down", never_up), ("link_flap", one_flap), ("link_flap", flaps_long_ago), ("link_slow", storage_nic),
     ("power_cap", capped), ("power_cap", fleet_wide_limit), ("power_brake", capped), ("power_brake", heat),
     ("memory_pressure", little_left), ("memory_pressure", cache_stalls), ("clock_skew", clock_step),
-    ("cpu_starved", busy_everywhere), ("cpu_starved", busy_minute), ("exporter_stale", slow_cycle), ("exporter_stale", idle),
+    ("cpu_starved", busy_everywhere), ("cpu_starved", busy_minute), ("exporter_stale", slow_cycle), ("exporter_stale", idle), ("exporter_stale", whole_watts),
     ("exporter_stale", exporter_gone), ("clock_skew", lost_source), ("disk_full", image), ("disk_full", small),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_stays_silent_on_look_alikes(detector: str, alike: Callable[[Cluster], Cluster]) -> None:
