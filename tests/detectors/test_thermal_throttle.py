@@ -81,7 +81,7 @@ LOOK_ALIKES: list[Callable[[Cluster], None]] = [
 
 
 @pytest.mark.parametrize("pages", [(), DEFAULT_CSV, PHYSICS], ids=["rich", "default csv", "no physics"])
-@pytest.mark.parametrize("interval", [15, 60])
+@pytest.mark.parametrize("interval", [pytest.param(15, marks=pytest.mark.evaluate), 60])
 @pytest.mark.parametrize("alike", LOOK_ALIKES, ids=lambda f: f.__name__)
 def test_stays_silent_on_look_alikes(alike: Callable[[Cluster], None], interval: int, pages: tuple[str, ...]) -> None:
     """What resembles a throttle is none, on rich and on poor pages, at each moment."""

@@ -64,6 +64,7 @@ def test_the_same_seed_gives_the_same_run():
     assert one[-1]["events"] < 400
 
 
+@pytest.mark.evaluate
 def test_a_month_takes_seconds_and_repair_pays():
     """Thirty days of four nodes at 25 times the published rates; somebody on call wins back goodput."""
     month = Scenario("month", FleetSpec(4, 2), (JobSpec("train-1", restart="60m", shape={"last_step": 5_000_000}),),

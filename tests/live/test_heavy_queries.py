@@ -7,6 +7,7 @@ import time
 
 import httpx
 import numpy as np
+import pytest
 
 from core.clock import TICK_MS, wall_ms
 from core.types import Batch, Layout, Scrape, Series
@@ -46,6 +47,7 @@ def missed(greylag: Greylag) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if 'reason="missed_slot"' in line)
 
 
+@pytest.mark.chaos
 def test_no_slot_and_no_tick_is_missed_beside_heavy_queries(tmp_path, free_port, exporter_address):
     """Each second's sample and each tick is there, and the event loop's lag is exported."""
     end = past(tmp_path)
