@@ -141,7 +141,7 @@ LOOK_ALIKES: list[Callable[[], Cluster]] = [
 ]
 
 
-@pytest.mark.parametrize("interval", [15, 60])
+@pytest.mark.parametrize("interval", [pytest.param(15, marks=pytest.mark.evaluate), 60])
 @pytest.mark.parametrize("alike", LOOK_ALIKES, ids=lambda f: f.__name__)
 def test_stays_silent_on_look_alikes(alike: Callable[[], Cluster], interval: int) -> None:
     """A pause, a start, an end, a rare step or a loss that repeats by habit is no stall at any moment."""
