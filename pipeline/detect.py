@@ -107,7 +107,10 @@ class DetectLoop:
         whose id came to be known (or went) keeps its state."""
         places = {place_of(s.target): key for key, s in states.items()}
         out: dict[str, Verdict] = {}
-        for verdict in sorted(verdicts, key=_worst_first):
+        # Nearly all words of a tick are "clear" on parts that need no memory: they change nothing, and putting thousands of
+        # them in order would cost more than the judgement.
+        telling = [v for v in verdicts if v.state == "faulty" or v.target.key in states or place_of(v.target) in places]
+        for verdict in sorted(telling, key=_worst_first):
             key = verdict.target.key
             if key not in states:
                 other = places.get(place_of(verdict.target))
