@@ -184,7 +184,8 @@ def _fleet_row(name: str, plugin: protocols.FaultPlugin) -> tuple[str, ...]:
     low, high = plugin.impact
     impact = "none" if high <= 0.01 else "stands" if low >= 9 else f"{low:.0%} – {high:.0%}"
     heals = "" if plugin.heals_seconds is None else f"{plugin.heals_seconds / 60:.0f} min"
-    module = importlib.import_module(plugin.apply.__module__)
+    package = "fleet.lookalikes" if plugin.fault is None else "fleet.faults"
+    module = importlib.import_module(f"{package}.{plugin.name}")
     words = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
     return (f"`{name}`", f"`{plugin.fault}`" if plugin.fault else "nothing to do", plugin.scope, plugin.place, impact,
             ", ".join(plugin.onsets), heals, ", ".join(plugin.cured_by), plugin.tier, ", ".join(plugin.needs), words)

@@ -55,18 +55,13 @@ def judge(window: Window, params: Params) -> list[Verdict]:
 def _right(window: Window, values: Floats, now: Floats, p: Params) -> tuple[Floats, list[str]]:
     """The right rate of each port, and by whose word."""
     nics = window.of_kind("nic")
-    peers = stats.peers(now, stats.codes([(nic.device or "", _model(window, nic.node)) for nic in nics]))
+    peers = stats.peers(now, stats.codes([(nic.device or "", stats.model_of(window, nic.node)) for nic in nics]))
     agreed = np.where((peers.n >= p.peers_min) & (peers.spread == 0), peers.middle, np.nan)
     past = window.baseline("nic.rate_bytes_per_second", p.past_seconds)
     own = np.fmax(np.where(past.n >= 10, past.median, np.nan), stats.quantile(values, 0.75) if len(values) >= 8 else np.nan)
     by_peers = ~np.isnan(agreed)
     who = ["the same port of the other nodes" if one else "its own past" for one in by_peers]
     return np.where(by_peers, agreed, own), who
-
-
-def _model(window: Window, node: str | None) -> str:
-    place = window.topology.place(node)
-    return (place.instance_type or "") if place else ""
 
 
 PLUGIN = DetectorPlugin(

@@ -37,7 +37,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     gpus = window.of_kind("gpu")
     if not gpus or not len(window.times):
         return []
-    groups = stats.codes([_model(window, g.node) for g in gpus])
+    groups = stats.codes([stats.model_of(window, g.node) for g in gpus])
     util = stats.span_of(window, "gpu.utilization_ratio", params.window_seconds)
     working = stats.above(util.low, params.busy)
     width, wide = _expected(window, "gpu.pcie_link_width", "gpu.pcie_max_link_width", groups, params, np.ones(len(gpus), bool))
@@ -62,11 +62,6 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         out.append(Verdict(gpus[e], FAULT, "faulty", 0.6 if narrow[e] else 0.3, tuple(rows),
                            "fewer_lanes" if narrow[e] else "lower_generation", onset_at=int(onsets[e])))
     return out
-
-
-def _model(window: Window, node: str | None) -> str:
-    place = window.topology.place(node)
-    return (place.instance_type or "") if place else ""
 
 
 def _expected(window: Window, signal: str, most: str, groups: stats.Ints, p: Params, when: Bools) -> tuple[Floats, Floats]:

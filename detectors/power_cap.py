@@ -37,8 +37,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     if not len(window.times) or not len(block.entities):
         return []
     now = np.where(block.fresh(), block.last, np.nan)
-    places = [window.topology.place(g.node) for g in block.entities]
-    peers = stats.peers(now, stats.codes([(p.instance_type or "") if p else "" for p in places]))
+    peers = stats.peers(now, stats.codes([stats.model_of(window, g.node) for g in block.entities]))
     agreed = np.where((peers.n >= params.peers_min) & (peers.spread == 0), peers.middle, np.nan)
     past = window.baseline("gpu.power_limit_watts", params.past_seconds)
     # Where the peers do not agree, the own past is asked; a limit that the whole fleet was given is nobody's fault.

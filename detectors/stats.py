@@ -273,6 +273,12 @@ def _known(value: float | None) -> float | None:
     return None if value is None or not np.isfinite(value) else round(float(value), 6)
 
 
+def model_of(window: Window, node: str | None) -> str:
+    """The instance type of a node, empty where the inventory does not say: what its parts can be compared with."""
+    place = window.topology.place(node)
+    return (place.instance_type or "") if place else ""
+
+
 def node_jobs(window: Window) -> dict[str, str]:
     """The job of each node; nodes that several running jobs share are left out."""
     found: dict[str, set[str]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -99,3 +101,12 @@ def exporter_of(world: World, planted: Planted) -> str:
         known = ("dcgm", "node") if "nvidia" in world.has else ("node",)
         planted.memo["exporter"] = known[int(planted.rng.integers(0, len(known)))]
     return str(planted.memo["exporter"])
+
+
+def systemd_says(unit: str, running: bool) -> Callable[[World, Planted], None]:
+    """FaultPlugin.begin or end of a service: systemd's line about it on the fault's node."""
+
+    def tell(world: World, planted: Planted) -> None:
+        world.kernel.service(planted.place.rows[0], unit, running=running)
+
+    return tell

@@ -6,22 +6,12 @@ The unit is down while every GPU counter is green; a job that starts on the node
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.acts import crash, job_at, strikes
+from fleet.faults.acts import crash, job_at, strikes, systemd_says
 from fleet.faults.sizes import HARMLESS
 from fleet.plants import Planted
 from fleet.world import World
 
 UNIT = "nvidia-fabricmanager.service"
-
-
-def begin(world: World, planted: Planted) -> None:
-    """systemd says so."""
-    world.kernel.service(planted.place.rows[0], UNIT, running=False)
-
-
-def end(world: World, planted: Planted) -> None:
-    """Somebody has started it again."""
-    world.kernel.service(planted.place.rows[0], UNIT, running=True)
 
 
 def apply(world: World, planted: Planted) -> None:
@@ -36,7 +26,8 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="service_down", fault="service_down", scope="node", place="node", apply=apply, begin=begin, end=end,
+    name="service_down", fault="service_down", scope="node", place="node", apply=apply,
+    begin=systemd_says(UNIT, running=False), end=systemd_says(UNIT, running=True),
     cured_by=("restart_process", "reboot", "replace"),
     impact=HARMLESS, tier="B", needs=("nvlink", "nvidia"),
 )

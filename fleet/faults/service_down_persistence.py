@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
+from fleet.faults.acts import systemd_says
 from fleet.faults.sizes import HARMLESS
 from fleet.plants import Planted
 from fleet.world import World
 
 UNIT = "nvidia-persistenced.service"
-
-
-def begin(world: World, planted: Planted) -> None:
-    """systemd says so."""
-    world.kernel.service(planted.place.rows[0], UNIT, running=False)
-
-
-def end(world: World, planted: Planted) -> None:
-    """Somebody has started it again."""
-    world.kernel.service(planted.place.rows[0], UNIT, running=True)
 
 
 def apply(world: World, planted: Planted) -> None:
@@ -28,7 +19,8 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="service_down_persistence", fault="service_down", scope="node", place="node", apply=apply, begin=begin, end=end,
+    name="service_down_persistence", fault="service_down", scope="node", place="node", apply=apply,
+    begin=systemd_says(UNIT, running=False), end=systemd_says(UNIT, running=True),
     cured_by=("restart_process", "reboot", "replace"),
     impact=HARMLESS, tier="B", needs=("nvidia",),
 )

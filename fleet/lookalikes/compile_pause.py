@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.acts import job_at
 from fleet.faults.sizes import HARMLESS
-from fleet.places import training
-from fleet.plants import Planted
-from fleet.world import World
-
-
-def begin(world: World, planted: Planted) -> None:
-    """Only a job that trains goes into it."""
-    training(world, planted.place)
-
-
-def apply(world: World, planted: Planted) -> None:
-    """Asks for it once; the job then takes its own time."""
-    found, memo = job_at(world, planted), planted.memo
-    if found is None or memo.get("done"):
-        return
-    if found[0].phase == "warmup":
-        memo["done"] = True
-    else:
-        found[1].ask = "compile"
-
+from fleet.lookalikes.pauses import asks_for, while_training
 
 PLUGIN = FaultPlugin(
-    name="compile_pause", fault=None, scope="job", place="job", apply=apply, begin=begin, impact=HARMLESS, heals_seconds=300.0,
+    name="compile_pause", fault=None, scope="job", place="job", apply=asks_for("compile", "warmup"), begin=while_training,
+    impact=HARMLESS, heals_seconds=300.0,
 )

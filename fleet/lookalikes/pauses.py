@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fleet.faults.acts import job_at
+from fleet.places import training
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -27,3 +30,23 @@ def restart_later(world: World, planted: Planted, away: tuple[float, float]) -> 
             and all(world.nodes[n].state == "in_service" for n in found[0].nodes):
         found[0].start(world.now_ms)
     return True
+
+
+def while_training(world: World, planted: Planted) -> None:
+    """Only a job that trains goes into a pause. Raises Refused `not_training`."""
+    training(world, planted.place)
+
+
+def asks_for(what: str, phase: str) -> Callable[[World, Planted], None]:
+    """FaultPlugin.apply of a look-alike that asks its job for `what` once; the job then takes its own time in `phase`."""
+
+    def apply(world: World, planted: Planted) -> None:
+        found, memo = job_at(world, planted), planted.memo
+        if found is None or memo.get("done"):
+            return
+        if found[0].phase == phase:
+            memo["done"] = True
+        else:
+            found[1].ask = what
+
+    return apply

@@ -253,6 +253,7 @@ def test_a_phase_can_be_asked_for(ask, phase):
     bench.until(lambda: bench.job.phase == phase, 30)
     bench.turn = lambda knobs: None
     bench.until(lambda: bench.job.phase == "train", 120)
+    assert bench.job.phase == "train"
 
 
 def test_a_crash_ends_all_processes():

@@ -126,8 +126,8 @@ def test_evaluation_is_a_phase_when_asked_for():
     shape = JobShape(eval_every_seconds=60.0)
     world, _ = build_world(2, 0, 4, START, shape=shape, before_seconds=300)
     job = world.jobs["train-1"]
-    run_until(world, lambda: job.phase == "eval", 300)
-    run_until(world, lambda: job.phase == "train", 60)
+    assert run_until(world, lambda: job.phase == "eval", 300) <= 300
+    assert run_until(world, lambda: job.phase == "train", 60) <= 60
 
 
 def test_a_finished_job_says_done():
