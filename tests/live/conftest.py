@@ -45,9 +45,9 @@ class Watched:
         self.greylag, self.address, self.file_sd = greylag, address, file_sd
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """`greylag run` on the wall clock, one-second scrapes of Debian's node_exporter."""
+    """`greylag run` on the wall clock, one-second scrapes of Debian's node_exporter. One per file: a file's last test may end it."""
     program = needs.program("node_exporter")
     folder = tmp_path_factory.mktemp("watched")
     port = free_port()
