@@ -128,3 +128,4 @@ def bench_ingest(matrix: bool = False) -> Iterator[dict[str, Any]]:
     for targets in (50, 200, 400):
         yield from run(Load(Serving(targets=targets), interval_seconds=max(1.0, targets / 100)), default)
     yield from run(Load(Serving(structures=100)), default)
+    yield from run(Load(Serving(storm=True)), default)

@@ -4,21 +4,43 @@ A page has about 2,570 series in 230 kB (91 bytes a line): 8 GPUs with 42 DCGM f
 with 8 modes, 32 interfaces, 32 InfiniBand ports, 8 disks, file systems with escaped labels, scalars, one histogram, a NaN
 and an infinity; big counters are printed as Go prints them (1.234e+09). About 40 % of the lines change from a page to the
 next. Counters climb over `VARIANTS` pages and then start anew: each system under test sees the same pages.
+
+The nodes are well: error counters stand, gauges are in the range of a busy H100. In a `storm` every counter climbs and every
+gauge is arbitrary, so that a hundred nodes report all that can be wrong at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.clock import monotonic_seconds
+from core.types import Floats
 
-VARIANTS = 6
+VARIANTS = 24
+# What a node that is well says: a constant, or a middle and a spread. The first pattern that a name matches counts.
+STANDS = re.compile(r"XID|ECC|RETIRED|REMAP|VIOLATION|REPLAY|REASONS|PSTATE|LICENSE|_drop_|_errs_|_fifo_|_frame_|_colls_|_carrier_total"
+                    r"|errors_received|link_downed|symbol_error|transmit_wait|node_filesystem_|node_boot_time|discards")
+GAUGES: dict[str, tuple[float, float]] = {
+    "DCGM_FI_DEV_SM_CLOCK": (1980, 0), "DCGM_FI_DEV_MEM_CLOCK": (2619, 0), "DCGM_FI_DEV_VIDEO_CLOCK": (1545, 0),
+    "DCGM_FI_DEV_GPU_TEMP": (58, 2), "DCGM_FI_DEV_MEMORY_TEMP": (68, 2), "DCGM_FI_DEV_POWER_USAGE": (640, 25),
+    "DCGM_FI_DEV_GPU_UTIL": (99, 1), "DCGM_FI_DEV_MEM_COPY_UTIL": (60, 5), "DCGM_FI_DEV_ENC_UTIL": (0, 0),
+    "DCGM_FI_DEV_DEC_UTIL": (0, 0), "DCGM_FI_DEV_FB_FREE": (9000, 0), "DCGM_FI_DEV_FB_USED": (71000, 0),
+    "DCGM_FI_DEV_FB_RESERVED": (600, 0), "DCGM_FI_DEV_FAN_SPEED": (0, 0), "DCGM_FI_DEV_SLOWDOWN_TEMP": (87, 0),
+    "DCGM_FI_DEV_SHUTDOWN_TEMP": (92, 0), "DCGM_FI_DEV_POWER_MGMT_LIMIT": (700, 0),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": (0.5, 0.02), "DCGM_FI_PROF_DRAM_ACTIVE": (0.4, 0.02),
+    **{f"node_network_{name}": (1, 0) for name in ("up", "carrier", "iface_id", "flags", "device_id", "dormant")},
+    "node_network_mtu_bytes": (4200, 0), "node_network_speed_bytes": (1.25e10, 0),
+    "node_filesystem_avail_bytes": (3e12, 0), "node_filesystem_size_bytes": (4e12, 0), "node_filesystem_files": (4e8, 0),
+    "node_filesystem_files_free": (3.9e8, 0), "node_filesystem_readonly": (0, 0), "node_boot_time_seconds": (1.79e9, 0),
+}
 
 
 def _words(text: str) -> list[str]:
@@ -45,7 +67,7 @@ port_transmit_wait_total""")
 DISK = _words("""reads_completed reads_merged read_bytes read_time_seconds writes_completed writes_merged written_bytes
 write_time_seconds io_time_seconds io_time_weighted_seconds discards_completed""")
 MODES = _words("user nice system idle iowait irq softirq steal")
-Row = tuple[str, str, bool]
+Row = tuple[str, str, str]
 
 
 def go_number(value: float) -> str:
@@ -101,10 +123,23 @@ def _families(extra: int) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     yield "bench_seconds", "histogram", [*(("bench_seconds_bucket", edge) for edge in edges), *sums]
 
 
-def node_pages(rank: int = 0, variants: int = VARIANTS, extra: int = 0) -> list[bytes]:
+def _healthy(rows: Sequence[Row], counter: NDArray[np.bool_], values: Floats, rng: np.random.Generator) -> Floats:
+    """float64[row]: the values of a node that is well, from arbitrary ones, and which of them stand still (NaN), move by a
+    normal step (their spread) or climb (-1)."""
+    moves = np.where(counter, -1.0, 30.0)
+    for i, (name, block, _) in enumerate(rows):
+        known = GAUGES.get(name)
+        if known is not None:
+            values[i], moves[i] = round(known[0] + known[1] * rng.normal(), 3), known[1] or np.nan
+        elif STANDS.search(name) or 'mode="steal"' in block:
+            values[i], moves[i] = (0.0 if name.startswith("DCGM") else values[i]), np.nan
+    return moves
+
+
+def node_pages(rank: int = 0, variants: int = VARIANTS, extra: int = 0, storm: bool = False) -> list[bytes]:
     """`variants` pages of one node in time order, with PLACEHOLDER as its name. rank: seeds labels and values."""
     rng = np.random.default_rng(rank + 1)
-    rows: list[tuple[str, str, str]] = []
+    rows: list[Row] = []
     heads: dict[int, str] = {}
     for family, kind, samples in _families(extra):
         heads[len(rows)] = f"# HELP {family} What {family} means.\n# TYPE {family} {kind}\n"
@@ -115,12 +150,17 @@ def node_pages(rank: int = 0, variants: int = VARIANTS, extra: int = 0) -> list[
     changes = rng.random(n) < 0.4
     values = np.where(counter, rng.integers(0, 10**10, n), rng.integers(0, 4000, n)) * np.where(rng.random(n) < 0.3, 0, 1.0)
     values = np.where(whole, np.floor(values), values + rng.random(n).round(3))
+    moves = np.where(counter, -1.0, 30.0) if storm else _healthy(rows, counter, values, rng)
+    changes &= ~np.isnan(moves)
+    if not storm:  # as many lines change: those that may
+        changes = ~np.isnan(moves) & (rng.random(n) < 0.4 * n / max(1, int((~np.isnan(moves)).sum())))
     odd = {name: i for i, (name, _, _) in enumerate(rows) if name.startswith("bench_")}
-    out = []
+    middle, out = values, []
     for _ in range(variants):
-        step = np.where(counter, rng.integers(1, 10**6, n), rng.normal(0, 30, n))
-        step = np.where(whole, np.floor(step), step.round(3))
-        values = np.where(changes, np.abs(values + step), values)
+        step = np.where(moves < 0, rng.integers(1, 10**6, n), rng.normal(0, 1, n) * np.nan_to_num(np.maximum(moves, 0)))
+        step = np.where(whole & (values >= 10), np.floor(step), step.round(3))
+        after = values + step if storm else np.where(moves < 0, values + step, middle + step)
+        values = np.where(changes, np.abs(after), values)
         values[odd["bench_not_a_number"]], values[odd["bench_infinite"]] = np.nan, np.inf
         lines = [f"{heads.get(i, '')}{name}{block} {go_number(v)}"
                  for i, ((name, block, _), v) in enumerate(zip(rows, values.tolist(), strict=True))]
@@ -136,13 +176,14 @@ def node_name(i: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What a page server serves. structures: different page shapes among the targets; extra: series that each page has
-    beside the 2,500 of a node; variants: pages of a target in turn. Every `job_seconds` a job starts on the first
+    beside the 2,500 of a node; variants: pages of a target in turn; storm: all that can be wrong is. Every `job_seconds` a job starts on the first
     `job_targets` nodes, and all their DCGM series carry its number."""
 
     targets: int = 100
     structures: int = 1
     extra: int = 0
     variants: int = VARIANTS
+    storm: bool = False
     job_targets: int = 0
     job_seconds: float = 600.0
 
@@ -182,7 +223,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-L
 
 def serve_pages(port: Any, serving: Serving) -> None:
     """Serves; sends its port number through `port`; runs until it is terminated."""
-    made = [node_pages(s, serving.variants, serving.extra + s) for s in range(serving.structures)]
+    made = [node_pages(s, serving.variants, serving.extra + s, serving.storm) for s in range(serving.structures)]
     cut = [[page.index(b"# HELP node_cpu_seconds_total") for page in pages] for pages in made]
     PageServer.serving = serving
     PageServer.rest = [[page[at:] for page, at in zip(pages, cuts, strict=True)] for pages, cuts in zip(made, cut, strict=True)]

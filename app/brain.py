@@ -19,12 +19,16 @@ from core.inventory import NODE_STATES, Inventory
 from core.protocols import ControlDoor, DetectorPlugin, NotifierPlugin, TickCommit
 from core.targets import CLOSED_STATES
 from core.telemetry import Telemetry
-from core.types import Action, Batch, Event, Finding, Incident, Outbound, Outcome, Record
+from core.types import Action, Batch, Event, Finding, Incident, Outbound, Outcome, PartPast, Record
 from core.window import Window
+from pipeline.changes import LabelChanges
 from pipeline.coverage import Coverage
 from pipeline.detect import Changes, DetectLoop
 from pipeline.facts import WindowFacts
+from pipeline.goodput import Goodput
 from pipeline.incidents import IncidentBook
+from pipeline.marks import Marks
+from pipeline.parts import PartsBook, odd_suspects
 from pipeline.ring import FeedCounts, Ring
 from remediation.engine import Engine
 
@@ -42,10 +46,12 @@ class NotifyRoute:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """What a tick produced: the commit, and the window for those who show it."""
+    """What a tick produced: the commit, the window for those who show it, and the changes of nodes that their labels
+    showed; whoever owns the store stores these as events."""
 
     commit: TickCommit
     window: Window
+    events: tuple[Event, ...] = ()
 
 
 class Brain:
@@ -64,8 +70,14 @@ class Brain:
         self.ring = Ring(inventory)
         self.loop = DetectLoop(plugins, params, self.telemetry)
         self.book = IncidentBook(telemetry=self.telemetry)
+        self.marks = Marks()
+        self.changes = LabelChanges()
+        self.goodput = Goodput(self.telemetry)
+        self.parts = PartsBook()
+        self.odd: Mapping[str, str] = {}  # keys of parts that the trained model finds odd, with their signals
         self.engine = engine
         self.routes = tuple(routes)
+        self.plugins = dict(plugins)
         self._coverage = Coverage(plugins, self.telemetry)
         self._events: list[Event] = []
         self._carried: list[tuple[Action, Outcome]] = []
@@ -93,8 +105,13 @@ class Brain:
         changes = self.loop.run(window)
         open_findings = self.loop.open()
         told = list(self.book.update(window, open_findings, changes.ended))
+        told += self._called_wrong(at)
+        changed = tuple(self.changes.update(window))
+        self.goodput.update(window)
         self.facts = WindowFacts(window, open_findings)
         actions = self._remediate(at, told)
+        parts = self.parts.update(at, (incident for _, incident in told), actions, window)
+        told = [(word, odd_suspects(self.parts.remark(incident), self.odd)) for word, incident in told]
         self.ring.exclude(open_findings)
         records = self._records(at, changes, told, actions, self._coverage.update(window))
         commit = TickCommit(
@@ -105,10 +122,21 @@ class Brain:
             outbox=self._outbox(at, told),
             records=tuple(records),
             state=self.dump(),
+            parts=parts,
         )
         self._measure(at)
         self._measure_nodes(window)
-        return Ticked(commit, window)
+        if changed:  # the next window has them
+            self.feed(Batch("changes", 1, 0, at, (), (), changed))
+        return Ticked(commit, window, changed)
+
+    def _called_wrong(self, at: int) -> list[tuple[str, Incident]]:
+        """Closes what people said is no fault."""
+        told = []
+        for incident in self.marks.take_wrong(at, self.book.open()):
+            self.book.adopt(at, incident)
+            told.append(("resolved", self.book.get(incident.id) or incident))
+        return told
 
     def carry_out(self, at: int, door: ControlDoor) -> None:
         """Submits what was decided and polls what runs; the results are committed with the next tick."""
@@ -151,7 +179,7 @@ class Brain:
     def _outbox(self, at: int, told: Sequence[tuple[str, Incident]]) -> tuple[Outbound, ...]:
         out = []
         for event, incident in told:
-            if event == "updated":
+            if event == "updated" or (event != "resolved" and self.marks.silenced(incident, at)):
                 continue
             for route in self.routes:
                 body = route.plugin.render([incident], at, route.links)
@@ -196,17 +224,22 @@ class Brain:
     def dump(self) -> dict[str, str]:
         """What a restart needs, as opaque texts that are committed with the tick."""
         self.past_asked = past.asked(self.ring, self.past_asked)
-        state = {"loop": self.loop.dump(), "book": self.book.dump(), past.STATE: json.dumps(self.past_asked)}
+        state = {"loop": self.loop.dump(), "book": self.book.dump(), "marks": self.marks.dump(), "changes": self.changes.dump(),
+                 "goodput": self.goodput.dump(), past.STATE: json.dumps(self.past_asked)}
         if self.engine is not None:
             state["engine"] = self.engine.dump()
         return state
 
-    def load(self, state: Callable[[str], str | None], ledger: Sequence[tuple[Action, Outcome]] = ()) -> None:
+    def load(self, state: Callable[[str], str | None], ledger: Sequence[tuple[Action, Outcome]] = (),
+             parts: Sequence[PartPast] = (), now: int = 0) -> None:
         """Restores what `dump` gave; `state` looks a text up by its key (None = never written).
 
         ledger: every action row of the store, oldest first: what was begun is asked about before anything is submitted.
+        parts: the ledger of parts; now: ms, the last tick.
         """
-        for key, part in (("loop", self.loop), ("book", self.book)):
+        self.parts.load(parts, now)
+        for key, part in (("loop", self.loop), ("book", self.book), ("marks", self.marks), ("changes", self.changes),
+                          ("goodput", self.goodput)):
             text = state(key)
             if text:
                 part.load(text)

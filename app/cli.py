@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from core.errors import BadInput, GreylagError
+from core.errors import BadInput, GreylagError, Unavailable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Finds grey failures in GPU training clusters, names the culprit, repairs it under policy.")
@@ -76,13 +76,46 @@ def replay(
     policy: Annotated[str | None, typer.Option(help="a policy; its actions are simulated")] = None,
     keep: Annotated[str | None, typer.Option(help="keeps the store in this folder")] = None,
     fail_on: Annotated[str | None, typer.Option(help="`incident`: exit 1 when one opens")] = None,
+    log_rules: Annotated[str | None, typer.Option(help="rules over trainers' logs, as HyperPod has them")] = None,
 ) -> None:
     """Judges a recording as if it were live, in virtual time."""
     from app.replay import ReplayOptions, replay_command
 
     if fail_on not in (None, "incident"):
         raise BadInput("--fail-on", "", fail_on, "allowed is: incident")
-    raise typer.Exit(replay_command(ReplayOptions(tuple(paths), inventory, policy, keep), as_json, fail_on))
+    raise typer.Exit(replay_command(ReplayOptions(tuple(paths), inventory, policy, keep, log_rules), as_json, fail_on))
+
+
+@app.command()
+def drift(
+    url: OwnerUrl = DEFAULT_URL,
+    data_dir: Annotated[str | None, typer.Option(help="the store of a stopped Greylag, or of an import, in place of --url")] = None,
+    inventory: Annotated[str | None, typer.Option(help="inventory.yaml, for --data-dir; else the one beside the store")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Parts that get worse over days, with days to go to a named limit."""
+    from app.drift_command import lines, of_running, of_store
+
+    answer = of_running(url) if data_dir is None else of_store(data_dir, inventory)
+    for line in [json.dumps(answer)] if as_json else lines(answer):
+        typer.echo(line)
+
+
+@app.command()
+def train(
+    config: Annotated[Path | None, typer.Option("-c", "--config", help="greylag.yaml of a stopped Greylag")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="the folder of a store (of an import, say), in place of -c")] = None,
+    out: Annotated[Path | None, typer.Option(help="the file; model.json in the folder of the store where it is left out")] = None,
+    start: Annotated[str | None, typer.Option(help="RFC 3339; the store's first time where it is left out")] = None,
+    end: Annotated[str | None, typer.Option(help="RFC 3339; the store's last time where it is left out")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the summary as one JSON object")] = False,
+) -> None:
+    """Learns from the fleet's own healthy history what is usual, so that odd parts are found that no rule names."""
+    from app.train_command import train_command
+
+    done = train_command(config, data_dir, out, start, end, lambda line: typer.echo(line, err=True))
+    typer.echo(json.dumps(done) if as_json else f"{done['model']}: {done['windows']} windows from {done['start']} to {done['end']}, "
+               f"hash {done['hash'][:12]}")
 
 
 @app.command("import")
@@ -129,6 +162,56 @@ def bench(
         typer.echo(json.dumps({"bench": what, **row}) if as_json else "  ".join(f"{k}: {v}" for k, v in row.items()))
 
 
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(metavar="JOB|NODE", help="a job or a node that Greylag knows")],
+    url: OwnerUrl = DEFAULT_URL,
+    store: Annotated[Path | None, typer.Option(help="asks the store that `replay --keep` left, in place of a running Greylag")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the lines as one JSON object")] = False,
+) -> None:
+    """Ten lines for whoever is on call: cluster or code, the culprit, the evidence, what changed, the next step."""
+    from app import why as answers
+
+    lines = answers.why(name, url, store)
+    typer.echo(json.dumps(answers.as_json(lines), ensure_ascii=False) if as_json else "\n".join(lines))
+
+
+@app.command()
+def doctor(
+    url: OwnerUrl = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="the whole examination as one JSON object")] = False,
+) -> None:
+    """Which faults can be judged on this site today, what would add each other one, and what that costs in series."""
+    from app import doctor as examination
+    from app.client import Client
+
+    try:
+        found = Client(url).get("/api/greylag/v1/doctor")
+    except Unavailable as error:
+        raise Unavailable(f"{error}. The doctor asks a running Greylag what it sees: start it with `greylag run -c greylag.yaml`, and"
+                          " say with --url where it listens") from None
+    typer.echo(json.dumps(found) if as_json else "\n".join(examination.lines(found)))
+
+
+@app.command()
+def evaluate(
+    suite: Annotated[str, typer.Option(help="quick (3 minutes), standard (18 minutes) or full (hours)")] = "quick",
+    first_seed: Annotated[int | None, typer.Option(min=0, help="below 10000: for tuning, no scorecard is written")] = None,
+    out: Annotated[str | None, typer.Option(help="the scorecard's file (JSON)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="goes on from FILE.rows.jsonl")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="only scenarios with this fault or plug-in; may be repeated")] = None,
+    scenario: Annotated[str | None, typer.Option(help="one scenario of the suite by its number, told in full")] = None,
+    tell_all: Annotated[bool, typer.Option("--details", help="each fault and incident of each scenario too")] = False,
+    processes: Annotated[int, typer.Option(min=1, help="scenarios at a time")] = 2,
+) -> None:
+    """Random faults on the bundled fleet in virtual time, and a scorecard of what was found; progress on stderr."""
+    from app.evaluate.command import EvaluateOptions, tell_stderr
+    from app.evaluate.command import evaluate as run_suite
+
+    options = EvaluateOptions(suite, first_seed, out, resume, tuple(only or ()), scenario, tell_all, processes)
+    raise typer.Exit(run_suite(options, tell_stderr, typer.echo))
+
+
 @policy_app.command("lint")
 def policy_lint(path: Path, backend: Annotated[str, typer.Option(help="the backend that would act")] = "fleet") -> None:
     """Dead ends, unreachable rules, kinds that the backend lacks; exit 1 when there is any."""
@@ -156,7 +239,7 @@ def incidents_list(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer.O
 def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL) -> None:
     """One incident with its evidence and actions."""
     from app.client import Client
-    from app.story import action_lines, incident_lines
+    from app.story import action_lines, case_lines, incident_lines
 
     answer = Client(url).get(f"/api/greylag/v1/incidents/{incident}")
     for line in incident_lines({"event": "opened", "incident": answer["incident"]}):
@@ -164,6 +247,69 @@ def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL) -> None:
     for row in answer["actions"]:
         for line in action_lines(row):
             typer.echo(line)
+    for line in case_lines(answer):
+        typer.echo(line)
+
+
+@incidents_app.command("losses")
+def incidents_losses(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """GPU-hours lost by job, the worst on top: open incidents and those of the last day."""
+    from app.client import Client
+
+    for one in Client(url).get("/api/greylag/v1/losses")["items"]:
+        names = ", ".join(f"{row['fault']} {row['lost_gpu_hours']:.2f} ({row['state']})" for row in one["incidents"][:4])
+        typer.echo(json.dumps(one) if as_json else f"{one['lost_gpu_hours']:>9.2f}  {one['job'] or 'no job'}  {names}")
+
+
+Note = Annotated[str, typer.Option(help="a few words for the others")]
+
+
+@incidents_app.command("ack")
+def incidents_ack(incident: str, url: OwnerUrl = DEFAULT_URL, note: Note = "") -> None:
+    """You look after it; it stays open."""
+    from app.client import Client
+
+    Client(url).post(f"/api/greylag/v1/incidents/{incident}/acknowledge", {"note": note})
+    typer.echo(f"{incident} is acknowledged")
+
+
+@incidents_app.command("silence")
+def incidents_silence(incident: str, seconds: Annotated[float, typer.Option(help="0 ends a silence")] = 14_400,
+                      url: OwnerUrl = DEFAULT_URL, note: Note = "") -> None:
+    """No messages when this fault comes back on this part; its end is told."""
+    from app.client import Client
+
+    answer = Client(url).post(f"/api/greylag/v1/incidents/{incident}/silence", {"seconds": seconds, "note": note})
+    typer.echo(f"{incident} is silenced until {answer['mark']['until']}")
+
+
+@incidents_app.command("wrong")
+def incidents_wrong(incident: str, url: OwnerUrl = DEFAULT_URL, note: Note = "") -> None:
+    """It is no fault: it is closed at the next tick, and the detector is told so."""
+    from app.client import Client
+
+    Client(url).post(f"/api/greylag/v1/incidents/{incident}/wrong", {"note": note})
+    typer.echo(f"{incident} is marked as wrong")
+
+
+@incidents_app.command("approve")
+def incidents_approve(incident: Annotated[str, typer.Argument(help="an incident, or the id of a proposed action")],
+                      url: OwnerUrl = DEFAULT_URL) -> None:
+    """What Greylag proposed for it may be carried out."""
+    from app.client import Client
+
+    Client(url).post(f"/api/greylag/v1/actions/{incident}/approve")
+    typer.echo(f"{incident} is approved")
+
+
+@incidents_app.command("reject")
+def incidents_reject(incident: Annotated[str, typer.Argument(help="an incident, or the id of a proposed action")],
+                     url: OwnerUrl = DEFAULT_URL) -> None:
+    """What Greylag proposed for it is not carried out; the incident is then a person's."""
+    from app.client import Client
+
+    Client(url).post(f"/api/greylag/v1/actions/{incident}/reject")
+    typer.echo(f"{incident} is rejected")
 
 
 @fleet_app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -299,6 +299,23 @@ def incident_page() -> None:
         right.caption("No single part stands out.")
     st.subheader("Evidence")
     show_evidence(one)
+    show_timeline(answer)
+
+
+def show_timeline(answer: dict[str, Any]) -> None:
+    """What changed, what was seen and what was done, in order; what is not watched there; the page of the fault."""
+    rows = answer.get("timeline", [])
+    if rows:
+        st.subheader("Timeline")
+        st.dataframe([{"UTC": row["at"][:19].replace("T", " "), "kind": row["kind"], "what": row["text"],
+                       "part": part(row["target"]) if row["target"] else "", "by": row["actor"] or ""} for row in rows],
+                     hide_index=True, width="stretch")
+    if spots := answer.get("blind_spots", []):
+        st.subheader("Not watched here")
+        st.dataframe([{"fault": spot["fault"] or "everything", "why": spot["state"], "needs": " or ".join(spot["any_of"]),
+                       "nodes": ", ".join(spot["nodes"])} for spot in spots], hide_index=True, width="stretch")
+    if url := answer.get("runbook_url"):
+        st.markdown(f"[What to do: the page of this fault]({url})")
 
 
 @st.cache_resource

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app import doctor, wiring
+from app.case import case_document
 from app.page import metrics_page
 from core.clock import TICK_MS, monotonic_seconds, rfc3339
 from core.errors import BadInput, nearest
+from core.protocols import Matcher
 from core.render import plain
 from core.signals import SIGNALS
 from pipeline import history as past
 from pipeline import promql
-from pipeline.api import limit_of, time_of
+from pipeline import site_answers as site
+from pipeline.api import ITSELF, limit_of, time_of
+from pipeline.changes import change_events
+from pipeline.marks import WORDS, mark_of
 
 if TYPE_CHECKING:
     from app.owner import Owner
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+LOCAL = "local"  # who acts while there are no tokens
+STORE_SECONDS = 30.0
+MOST_SHOWN = 100
+SCORECARD_FILE = "scorecard.json"
 
 
 class OwnerHouse:
@@ -52,11 +63,30 @@ class OwnerHouse:
             return promql.range_(store, str(params.get("query", "")), start, end, _step_ms(params.get("step", "15")))
         start, end = time_of(params, "start", now - 3_600_000), time_of(params, "end", now)
         matches = list(params.get("match", ()))
+        if what in ITSELF:
+            return self._itself(what, params)
         if what == "series":
             return promql.series(store, matches, start, end)
         if what == "labels":
             return promql.labels(store, matches, start, end)
         return promql.label_values(store, str(params["label"]), matches, start, end)
+
+    def _itself(self, what: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What a Prometheus says of itself."""
+        owner, now = self._owner, self._owner.clock.now_ms()
+        if what == "metadata":
+            limit = str(params.get("limit", ""))
+            return site.metadata(owner.store.metric_types(), params.get("metric"), int(limit) if limit.isascii() and limit.isdigit() else None)
+        if what == "targets":
+            ups, took = (owner.store.select([Matcher("__name__", "=", name)], now - site.LOOK_BACK_MS, now)
+                         for name in ("up", "scrape_duration_seconds"))
+            return site.targets(ups, took, wiring.scrape_jobs(owner.config), str(params.get("state", "any")))
+        opened = owner.brain.open_incidents()
+        if what == "alerts":
+            return site.alerts(opened, owner.links)
+        judged = {plugin.fault for plugin in owner.brain.plugins.values()}
+        return site.rules(opened, owner.links, judged, owner.store.last_tick(), owner.telemetry.get("greylag_tick_seconds"),
+                          str(params.get("type", "")), params.get("rule_name", ()))
 
     # --- Greylag's own documents ------------------------------------------------------------------------------------
     def read(self, what: str, params: Mapping[str, Any]) -> Any:
@@ -83,16 +113,47 @@ class OwnerHouse:
         return _listed(*self._owner.store.incident_page(_since(params), limit_of(params), params.get("cursor")))
 
     def _incident(self, params: Mapping[str, Any]) -> Any:
-        rows = self._owner.store.incidents(id=params["id"], limit=1)
+        owner = self._owner
+        rows = owner.store.incident_records(id=params["id"], limit=1)
         if not rows:
             raise KeyError(params["id"])
-        return {"incident": rows[0], "actions": self._owner.store.actions(incident=params["id"], limit=1000)}
+        window = owner.last_window
+        nodes_of = {job.id: job.nodes for job in (window.jobs if window is not None else ())}
+        held = window.events if window is not None else ()
+        return case_document(rows[0], owner.store, owner.inventory.topology(), nodes_of, owner.brain.plugins,
+                             owner.brain.coverage_rows(), owner.brain.marks.of(params["id"]), owner.links, held)
+
+    def _jobs(self, params: Mapping[str, Any]) -> Any:
+        window = self._owner.last_window
+        return {"items": [plain(job) for job in (window.jobs if window is not None else ())]}
+
+    def _losses(self, params: Mapping[str, Any]) -> Any:
+        with self._owner.ticker.lock:
+            return {"items": plain(self._owner.brain.book.losses())}
+
+    def _doctor(self, params: Mapping[str, Any]) -> Any:
+        owner = self._owner
+        return doctor.document(owner.brain.plugins, owner.brain.coverage_rows(), owner.last_window,
+                               {log.kind for log in owner.config.logs})
+
+    def _scorecard(self, params: Mapping[str, Any]) -> Any:
+        path = Path(self._owner.config.resolve(self._owner.config.data_dir)) / SCORECARD_FILE
+        return {"scorecard": json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None}
 
     def _findings(self, params: Mapping[str, Any]) -> Any:
         return _listed(*self._owner.store.finding_page(_since(params), limit_of(params), params.get("cursor")))
 
     def _actions(self, params: Mapping[str, Any]) -> Any:
         return _listed(*self._owner.store.action_page(_since(params), limit_of(params), params.get("cursor")))
+
+    def _parts(self, params: Mapping[str, Any]) -> Any:
+        return _listed(*self._owner.store.part_page(_since(params), limit_of(params), params.get("cursor"), params.get("node")))
+
+    def _drift(self, params: Mapping[str, Any]) -> Any:
+        return self._owner.drift.document()
+
+    def _odd(self, params: Mapping[str, Any]) -> Any:
+        return self._owner.odd.document()
 
     def _events(self, params: Mapping[str, Any]) -> Any:
         now = self._owner.clock.now_ms()
@@ -124,6 +185,10 @@ class OwnerHouse:
     def command(self, what: str, params: Mapping[str, Any]) -> Any:
         owner = self._owner
         engine, now = owner.hands.engine, owner.clock.now_ms()
+        if what in WORDS:
+            return self._mark(what, str(params["id"]), params["body"], now)
+        if what == "change":
+            return self._change(params["body"], now)
         with owner.ticker.lock:
             if what == "freeze":
                 engine.freeze()
@@ -135,6 +200,28 @@ class OwnerHouse:
                 engine.reject(params["id"], "local", now)
         owner.telemetry.set("greylag_frozen", float(engine.frozen))
         return {"done": what, "frozen": engine.frozen}
+
+    def _mark(self, word: str, incident: str, body: Any, now: int) -> Any:
+        """Kept with the next tick's commit, as all that people decide."""
+        owner = self._owner
+        known = owner.brain.book.get(incident) or next(iter(owner.store.incident_records(id=incident, limit=1)), None)
+        if known is None:
+            raise KeyError(incident)
+        mark = mark_of(word, known, now, LOCAL, body)
+        with owner.ticker.lock:
+            owner.brain.marks.add(mark)
+        return {"done": word, "incident": incident, "mark": plain(mark)}
+
+    def _change(self, body: Any, now: int) -> Any:
+        """Answered once the store has committed the events."""
+        owner = self._owner
+        events = tuple(change_events(body, now, LOCAL))
+        with owner.ticker.lock:
+            batch = owner.own.events(now, events)
+            stored = owner.writer.submit(batch)
+        stored.result(STORE_SECONDS)
+        owner.ticker.inbox.put(batch)
+        return {"stored": len(events), "items": [plain(one) for one in events[:MOST_SHOWN]]}
 
 
 def reporting(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

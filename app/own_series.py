@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from core.telemetry import METRICS, Key, Telemetry
-from core.types import Batch, Layout, Scrape, Series, SignalRef, Target
+from core.types import Batch, Event, Layout, Scrape, Series, SignalRef, Target
 
 WORKER = "owner"
 TARGET = "greylag/self"
@@ -42,11 +42,16 @@ class OwnSeries:
         now = self._telemetry.snapshot()
         layouts: tuple[Layout, ...] = ()
         keys = list(now)
-        if (keys != self._keys or not self._seq) and self._arrange(keys):
+        if (keys != self._keys or not self._layout.series) and self._arrange(keys):
             layouts = (self._layout,)
         self._seq += 1
         values = np.fromiter(now.values(), np.float64, len(now))[self._order]
         return Batch(WORKER, self._epoch, self._seq, at, layouts, (Scrape(self._layout.id, TARGET, at, values),))
+
+    def events(self, at: int, events: tuple[Event, ...]) -> Batch:
+        """A batch with events of Greylag's own: changes that people reported, or that labels showed."""
+        self._seq += 1
+        return Batch(WORKER, self._epoch, self._seq, at, (), (), events)
 
     def collectors(self, at: int, lags: Mapping[str, float]) -> Batch:
         """What the workers say of themselves, for the tick at `at` (ms). lags: worker → seconds since up to which it has
@@ -72,7 +77,7 @@ class OwnSeries:
         self._order = sorted(range(len(keys)), key=keys.__getitem__)
         ordered = [keys[i] for i in self._order]
         series = tuple(Series(name, _labels(labels), METRICS[name][0]) for name, labels in ordered)
-        if self._seq and series == self._layout.series:
+        if self._layout.series and series == self._layout.series:
             return False
         refs = _refs(ordered)
         self._layout = Layout(Layout.make_id(TARGET, series, refs), TARGET, series, refs, None, "greylag", "greylag")

@@ -35,8 +35,12 @@ from app.disk_guard import DiskGuard, DiskWatch, free_ratio
 from app.gate import TickGate
 from app.house import OwnerHouse
 from app.lean import lean
+from app.odd import MODEL_FILE, OddParts
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
+from app.part_store import parts_of
+from app.slow_jobs import LOOK_SECONDS as SLOW_LOOK_SECONDS
+from app.slow_jobs import SlowDrift
 from app.warm import warm
 from app.workerfiles import OWNER_FILE, write_whole
 from core.clock import Clock, monotonic_seconds, rfc3339
@@ -121,6 +125,8 @@ class Ticker(threading.Thread):
             owner.disk.committed(lambda: owner.writer.commit_tick(ticked.commit), self.halt.is_set, self._complain)
             owner.last_window = ticked.window
             owner.brain.carry_out(at, owner.hands.door)
+            if ticked.events:
+                owner.writer.submit(owner.own.events(at, ticked.events))
             owner.writer.submit(owner.own.batch(at))
         owner.gate.done(at)
         owner.telemetry.set("greylag_tick_seconds", monotonic_seconds() - began)
@@ -140,12 +146,13 @@ class Owner:
         self.clock: Clock = make_clock(config.clock)
         self.hands = wiring.hands(config, self.labels_of)
         routes, notifiers = wiring.notifiers(config)
+        self.links = wiring.links(config)
         self.read_inventory = wiring.inventory_reader(config)
         self.inventory = self.read_inventory()
         self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes)
         self.store = open_store(self.data_dir / "greylag.duckdb", config)
         self.writer = StoreWriter(self.store)
-        self.brain.load(self.store.state, self.store.ledger())
+        self.brain.load(self.store.state, self.store.ledger(), parts_of(self.store), self.store.last_tick() or 0)
         self._warm()
         reported = {worker: mark for worker, mark in self.store.watermarks().items() if worker != WORKER}
         self.gate = TickGate(self.store.last_tick(), reported=max(reported.values(), default=None))
@@ -153,6 +160,8 @@ class Owner:
                          reported, monotonic_seconds())
         guard = DiskGuard(config.budgets.process.disk_free_ratio_min, self.store.retention_ms)
         self.disk = DiskWatch(guard, self.store, self.writer.call, self.telemetry, partial(free_ratio, self.data_dir))
+        self.drift = SlowDrift(self.store, self.now_ms, lambda: self.inventory, self.telemetry)
+        self.odd = OddParts(self.data_dir / MODEL_FILE, lambda: self.last_window, self.telemetry)
         self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry)
         self.ticker = Ticker(self)
         self.last_window: Window | None = None
@@ -163,6 +172,10 @@ class Owner:
     def labels_of(self, node: str) -> Mapping[str, str]:
         """The inventory's labels of a node; none where the node is not known."""
         return next((n.labels for n in self.inventory.nodes if n.name == node), {})
+
+    def now_ms(self) -> int:
+        """Cluster time, by the clock that the owner has now."""
+        return self.clock.now_ms()
 
     def _warm(self) -> None:
         """Fills the ring with what the store has of the last half hour; an empty one fills from the next scrapes."""
@@ -239,7 +252,8 @@ class Owner:
         last = self.store.last_tick()
         # The last owner may have ended between a commit and its report: a paced clock would stand for ever.
         self.crew.started = monotonic_seconds()
-        tasks = [asyncio.create_task(one) for one in (self._watch_lag(), self._watch_crew(), self._watch_disk())]
+        tasks = [asyncio.create_task(one) for one in (self._watch_lag(), self._watch_crew(), self._watch_disk(),
+                                                       self._watch_slowly())]
         tasks += [] if last is None else [asyncio.create_task(self.clock.committed(last))]
         try:
             await server.serve([listener])
@@ -257,6 +271,16 @@ class Owner:
         while True:
             await asyncio.to_thread(self.disk.look, monotonic_seconds())
             await asyncio.sleep(DISK_LOOK_SECONDS)
+
+    async def _watch_slowly(self) -> None:
+        while True:
+            await asyncio.sleep(SLOW_LOOK_SECONDS)
+            try:
+                await asyncio.to_thread(self.drift.look)
+                if await asyncio.to_thread(self.odd.look):
+                    self.brain.odd = self.odd.keys()
+            except Exception:  # what only informs must not end the watching, nor end for good itself
+                traceback.print_exc()
 
     async def _watch_crew(self) -> None:
         while True:

@@ -19,6 +19,7 @@ from app import wiring
 from app.brain import Brain
 from app.stored import StoreFrames, Together, open_stored, split_stores
 from app.story import Teller
+from collectors.log_rules import read_rules
 from collectors.mapping import Mapper
 from collectors.recording import Recording
 from core.clock import TICK_MS, monotonic_seconds, rfc3339, tick_at_or_after
@@ -27,7 +28,7 @@ from core.inventory import Inventory
 from core.protocols import FrameSource, NodeView, TickCommit
 from core.render import dumps
 from core.telemetry import Telemetry
-from core.types import Action, Outcome
+from core.types import Action, Batch, Outcome
 from pipeline.store.duck import DuckStore
 from pipeline.store.sorting import DuckSorter
 from remediation.engine import Engine
@@ -61,6 +62,7 @@ class ReplayOptions:
     inventory: str | None = None
     policy: str | None = None
     keep: str | None = None
+    log_rules: str | None = None
     detectors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -110,7 +112,10 @@ def run_lockstep(source: FrameSource, brain: Brain, world: RecordedWorld, span: 
             brain.feed(batch)
             if store is not None:
                 pending.append(batch)
-        commit = brain.tick(at).commit
+        ticked = brain.tick(at)
+        commit = ticked.commit
+        if store is not None and ticked.events:
+            pending.append(Batch("changes", 1, at // TICK_MS, at, (), (), ticked.events))
         for record in commit.records:
             tally.take(record.line)
             say(record.line)
@@ -137,7 +142,8 @@ def _inputs(options: ReplayOptions, held: contextlib.ExitStack) -> tuple[Recordi
     stores, rest = split_stores(options.paths)
     everything = wiring.sources()
     readers = {name: s for name, s in everything.items() if s.parse_line is not None}
-    recording = Recording(rest, Mapper(everything), readers, DuckSorter, options.inventory)
+    rules = read_rules(options.log_rules) if options.log_rules is not None else ()
+    recording = Recording(rest, Mapper(everything), readers, DuckSorter, options.inventory, log_rules=rules)
     frames = []
     for path in dict.fromkeys(stores):
         store = open_stored(path)

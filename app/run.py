@@ -41,11 +41,15 @@ def run_role(path: Path, role: str, worker: str = "collector-0") -> int:
 def check_config(path: Path) -> list[str]:
     """Reads everything that the configuration names. Raises ConfigError; else says what was found."""
     from app import wiring  # a collector needs none of what it brings: 30 MB
+    from collectors.log_rules import read_rules
     from collectors.scrape_config import read_scrape_configs
     from pipeline.store.samples import retention_ms
 
     config: GreylagConfig = read_config(path)
     jobs = read_scrape_configs(config)
+    for log in config.logs:
+        if log.rules is not None:
+            read_rules(config.resolve(log.rules))
     plugins, _ = wiring.detectors(config.detectors, config.file)
     routes, _ = wiring.notifiers(config)
     hands = wiring.hands(config)

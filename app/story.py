@@ -102,6 +102,22 @@ def action_lines(record: Mapping[str, Any]) -> list[str]:
     return [f"  {mark} {text}: {outcome['state']}{took}{why}"]
 
 
+def case_lines(case: Mapping[str, Any]) -> list[str]:
+    """What belongs to an incident besides: its timeline, what is not watched where it plays, its page."""
+    out = ["timeline"]
+    for row in case["timeline"]:
+        if row["kind"] == "action":
+            continue  # told above, with arguments
+        by = f", by {row['actor']}" if row["actor"] and row["kind"] != "mark" else ""
+        target = row["target"] if row["kind"] in ("change", "event") and "parts)" not in row["text"] else None
+        out.append(f"  {row['at'][:19].replace('T', ' ')}  {row['kind']:<7} {row['text']}" + (f" on {part(target)}" if target else "") + by)
+    for spot in case["blind_spots"][:6]:
+        what = f"{spot['fault']} is not judged: {' or '.join(spot['any_of'])} {spot['state']}" if spot["fault"] else "nothing is heard"
+        out.append(f"blind     {what} on {', '.join(spot['nodes'])}" + (f" and {spot['count'] - len(spot['nodes'])} more"
+                                                                        if spot["count"] > len(spot["nodes"]) else ""))
+    return [*out, f"page      {case['runbook_url']}"]
+
+
 def story(record: Mapping[str, Any]) -> list[str]:
     """Lines for a record; empty for what people need not read (running actions, coverage)."""
     kind = record["type"]

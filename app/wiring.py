@@ -96,16 +96,27 @@ def hands(config: GreylagConfig, labels_of: Callable[[str], Mapping[str, str]] |
     return Hands(door, view, engine, policy, plugin.name)
 
 
+def links(config: GreylagConfig) -> dict[str, str]:
+    """The addresses that messages and answers lead to; an empty text where there is none."""
+    return {"external_url": config.external_url or f"http://{config.listen}", "explorer_url": config.explorer_url or "",
+            "runbook_url": config.runbook_url or ""}
+
+
+def scrape_jobs(config: GreylagConfig) -> dict[str, Mapping[str, Any]]:
+    """Scrape configurations that stand in the configuration itself, by job name, with the global timing where they have none."""
+    timing = {key: config.global_defaults[key] for key in ("scrape_interval", "scrape_timeout") if key in config.global_defaults}
+    return {str(one["job_name"]): {**timing, **one} for one in config.scrape_configs if isinstance(one, Mapping) and "job_name" in one}
+
+
 def notifiers(config: GreylagConfig) -> tuple[list[NotifyRoute], dict[str, Notifier]]:
     """The configured notifiers by outbox name, with the links that their messages carry."""
     plugins: dict[str, NotifierPlugin] = load_plugins("pipeline.notify")
-    links = {"external_url": config.external_url or f"http://{config.listen}",
-             "explorer_url": config.explorer_url or ""}
+    told = links(config)
     routes, doors = [], {}
     for i, entry in enumerate(config.notify):
         plugin, params = plugin_entry(plugins, entry, config.file, f"notify[{i}]")
         name = f"{plugin.name}/{i}"
-        routes.append(NotifyRoute(name, plugin, links))
+        routes.append(NotifyRoute(name, plugin, told))
         doors[name] = plugin.build(params)
     return routes, doors
 

@@ -17,6 +17,7 @@ from collectors.discovery import Discovery, ScrapeTarget
 from collectors.disposable import Helpers
 from collectors.fetch import Fetch
 from collectors.follow import Follower
+from collectors.log_rules import read_rules
 from collectors.mapping import Mapper
 from collectors.page_budget import PageBudget
 from collectors.restraint import Restrainer
@@ -79,7 +80,8 @@ class Collector:
         self.log_step_ms = TICK_MS if any(one.url for one in logs) else FILE_LOG_STEP_MS
         self.helpers = Helpers()
         self.discovery.files = WatchedFiles(self.helpers)
-        self.follower = Follower(logs, self.sources, self.mapper, fetch, _read_places(self.state_file), self.helpers)
+        self.follower = Follower(logs, self.sources, self.mapper, fetch, _read_places(self.state_file), self.helpers,
+                                 {one.rules: read_rules(config.resolve(one.rules)) for one in logs if one.rules})
         self.receiver: Receiver | None = None
         self.table = LeaseTable()
         self.targets: list[ScrapeTarget] = []

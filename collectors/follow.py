@@ -16,6 +16,7 @@ from typing import Any
 
 from collectors.disposable import Helpers
 from collectors.fetch import Fetch
+from collectors.log_rules import LogRule, RuleWatch
 from collectors.logtimes import Anchor
 from collectors.mapping import Mapper
 from collectors.readings import Reading, ReadingScrapes
@@ -42,6 +43,7 @@ class LiveLog:
     log: TargetInfo
     sources: Sequence[SourcePlugin]
     state: dict[str, Any] = field(default_factory=dict)
+    rules: RuleWatch | None = None
 
     def booted(self, boot_ms: int, slot_ms: int) -> None:
         """Takes the node's boot time; another one than before is a new boot."""
@@ -56,6 +58,8 @@ class LiveLog:
         events: list[Event] = []
         readings: list[Reading] = []
         for line in lines:
+            if self.rules is not None:
+                events += self.rules.line(line, slot_ms)
             for source in self.sources:
                 assert source.parse_line is not None
                 found = source.parse_line(line, slot_ms, self.state, self.log)
@@ -63,6 +67,8 @@ class LiveLog:
                     events += found.events
                     readings += found.readings
                     break
+        if self.rules is not None:
+            events += self.rules.clock(slot_ms)
         return events, readings
 
 
@@ -82,11 +88,14 @@ def log_target(kind: str, node: str | None, job: str | None, where: str) -> Targ
 class Follower:
     """All logs of a configuration. `failures` counts doors and files that did not answer, by named reason.
 
-    helpers: read the files, so that a file system that hangs hangs nobody else.
+    helpers: read the files, so that a file system that hangs hangs nobody else. rules: by the name under which the
+    configuration has them.
     """
 
     def __init__(self, configs: Sequence[LogConfig], sources: Mapping[str, SourcePlugin], mapper: Mapper, fetch: Fetch,
-                 places: Mapping[str, Sequence[int]] | None = None, helpers: Helpers | None = None) -> None:
+                 places: Mapping[str, Sequence[int]] | None = None, helpers: Helpers | None = None,
+                 rules: Mapping[str, Sequence[LogRule]] | None = None) -> None:
+        self._rules = dict(rules or {})
         self._configs = configs
         self._sources = {kind: [s for _, s in sorted(sources.items()) if s.parse_line and s.log_kind == kind]
                          for kind in ("kernel", "trainer")}
@@ -143,13 +152,13 @@ class Follower:
         for config in self._configs:
             if config.url is not None:
                 for url, node, job in _expand(config, nodes, jobs):
-                    self._add(config.kind, url, node, job)
+                    self._add(config.kind, url, node, job, config.rules)
             elif config.path is not None:
                 for path in await self._matching(config.path):
                     named = _NAMED.fullmatch(Path(path).name)
                     name = named.group(1) if named else None
                     node = config.node or (name if config.kind == "kernel" else None)
-                    self._add(config.kind, path, node, config.job or (name if config.kind == "trainer" else None))
+                    self._add(config.kind, path, node, config.job or (name if config.kind == "trainer" else None), config.rules)
 
     async def _matching(self, pattern: str) -> list[str]:
         """The files of a pattern; those of the last look where the file system does not answer."""
@@ -162,7 +171,7 @@ class Follower:
             self.failures[error.reason] += 1
         return self._found.get(pattern, [])
 
-    def _add(self, kind: str, where: str, node: str | None, job: str | None) -> None:
+    def _add(self, kind: str, where: str, node: str | None, job: str | None, rules: str | None = None) -> None:
         if where in self._followed:
             return
         place = self._places.get(where, ())
@@ -171,7 +180,9 @@ class Follower:
             tail = HttpTail(where, self._fetch, place[0] if len(place) == 1 else 0)
         else:
             tail = HelperTail(where, self.helpers, (place[0], place[1]) if len(place) == 2 else None)
-        self._followed[where] = _Followed(tail, LiveLog(log_target(kind, node, job, where), self._sources[kind]))
+        log, found = log_target(kind, node, job, where), self._rules.get(rules or "", ())
+        watch = RuleWatch(found, job or log.id.rpartition("/")[2], whole=not place) if found else None
+        self._followed[where] = _Followed(tail, LiveLog(log, self._sources[kind], rules=watch))
 
 
 def _expand(config: LogConfig, nodes: Sequence[str], jobs: Sequence[str]) -> list[tuple[str, str | None, str | None]]:

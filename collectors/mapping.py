@@ -8,13 +8,14 @@ there is the preference: of two spellings that both carry values, the first coun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectors.exposition_values import blank
+from collectors.meaning import node_of
 from core.derive import COMPANIONS, STALE_NAN
 from core.protocols import Join, MapSeries, SourcePlugin, TargetInfo
 from core.signals import SIGNALS
@@ -29,6 +30,7 @@ OWNERSHIP = frozenset({
 })
 SMALLEST_BLANK = 2147483632.0  # INT32_BLANK of dcgm_structs.h; the exact list is `exposition.is_blank`'s
 MOST_CACHED = 16_384
+FACT = "label.present"
 _Told = dict[Join, dict[tuple[str, ...], tuple[tuple[str, str], ...]]]  # labels to add, by the labels that both have
 
 
@@ -42,6 +44,8 @@ class Mapper:
         ]
         self._joins = tuple(join for _, plugin in sorted(sources.items()) for join in plugin.joins)
         self._infos = frozenset(join.info for join in self._joins)
+        self._facts = tuple((plugin.prefixes, plugin.identity, plugin.facts)
+                            for _, plugin in sorted(sources.items()) if plugin.facts and plugin.prefixes)
         self._second = frozenset(name for plugin in sources.values() for name in plugin.second_choice)
         self._asked: dict[str, tuple[list[tuple[str, MapSeries]], list[Join]]] = {}  # by metric name
         self._blankable: dict[str, NDArray[np.int64]] = {}  # layout id → indexes of DCGM series
@@ -97,12 +101,15 @@ class Mapper:
                 if key in added:
                     continue
                 added.add(key)
-            votes[name] += 1
+            if ref.target.kind != "exporter":  # what a scraper says of the page is not what the page says
+                votes[name] += 1
             rank = 1 if one.name in self._second or "_legacy_" in one.name else 0
             for signal in (ref.signal, *COMPANIONS.get(ref.signal, ())):
                 part = parts.setdefault(ref.target, ref.target)  # one object a part, not one a series
                 chosen.append((rank, SignalRef(index, signal, part, ref.scale, ref.counter)))
         refs = _preferred(chosen)
+        if self._facts:
+            refs += tuple(self._facts_told(series, target))
         nodes = {ref.target.node for ref in refs}
         jobs = {ref.target.job for ref in refs if ref.target.kind == "rank"}
         rows = tuple(series)
@@ -112,6 +119,21 @@ class Mapper:
             job=jobs.pop() if len(jobs) == 1 else None,
             source=votes.most_common(1)[0][0] if votes else None,
         )
+
+    def _facts_told(self, series: Sequence[Series], target: TargetInfo) -> Iterator[SignalRef]:
+        """What labels say of how the node is set up: once for each set of labels, for a GPU may go and others stay."""
+        looked: set[int] = set()
+        for index, one in enumerate(series):
+            if id(one.labels) in looked:
+                continue
+            for prefixes, identity, facts in self._facts:
+                if not one.name.startswith(prefixes):
+                    continue
+                looked.add(id(one.labels))
+                labels = dict(one.labels)
+                node = node_of(labels, target, identity)
+                yield from (SignalRef(index, FACT, Target("label", node, f"{what}={labels[label]}"))
+                            for label, what in facts if labels.get(label) and node)
 
     def clean(self, layout: Layout, values: Floats) -> Floats:
         """The values with blanks of the exporter made absent (stale marker): DCGM's sentinels, on DCGM series only.

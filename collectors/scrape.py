@@ -280,7 +280,8 @@ class TargetScraper:
     @property
     def health(self) -> bool | None:
         """Whether the page carries canonical signals; None while no page has been read."""
-        return None if self._shape is None else any(one.layout.signals for one in self._shape.sections.values())
+        return None if self._shape is None else any(
+            ref.target.kind != "exporter" for one in self._shape.sections.values() for ref in one.layout.signals)
 
     def _shape_of(self, samples: Sequence[Sample], slot_ms: int) -> Shape:
         # What relabelling makes of a series decides whether it is one of the scraper's own.

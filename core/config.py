@@ -24,6 +24,7 @@ class LogConfig:
     """A log to follow. kind: kernel | trainer. Exactly one of path (glob) and url.
 
     url: the fleet's door `…/logs/kernel/{node}` with `?from=` offsets; `{node}` and `{job}` are filled from targets.
+    rules: of a trainer's log, a file of rules as the HyperPod training operator has them.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class LogConfig:
     url: str | None = None
     node: str | None = None
     job: str | None = None
+    rules: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class GreylagConfig:
     clock: URL of a fleet whose clock Greylag runs on; absent = the wall clock.
     push_listen: host:port at which collectors take pushes (remote write, OTLP, Loki); absent = none are taken.
     syslog_listen: host:port at which collectors take syslog (TCP and UDP); absent = none is taken.
+    runbook_url: where alerts link the pages of faults, as `<runbook_url>/<fault>`; absent = Greylag's own, at external_url.
     flush_seconds: the longest that a sample waits in its collector before it is handed over.
     """
 
@@ -108,6 +111,7 @@ class GreylagConfig:
     listen: str = "127.0.0.1:9470"
     external_url: str | None = None
     explorer_url: str | None = None
+    runbook_url: str | None = None
     scrape_configs: tuple[Any, ...] = ()
     scrape_config_files: tuple[str, ...] = ()
     global_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -157,6 +161,7 @@ def read_config(path: str | Path) -> GreylagConfig:
         key = f"logs[{i}]"
         require(log.kind in ("kernel", "trainer"), file, f"{key}.kind", log.kind, "allowed are: kernel, trainer")
         require((log.path is None) != (log.url is None), file, key, "path and url", "exactly one of them is needed")
+        require(log.rules is None or log.kind == "trainer", file, f"{key}.rules", log.rules, "rules are for logs of kind trainer")
     object.__setattr__(config, "file", file)
     return config
 

@@ -57,6 +57,21 @@ def _positive(raw: Floats, scaled: Floats) -> Floats:
     return np.where(scaled > 0, scaled, np.nan)
 
 
+def _present(raw: Floats, scaled: Floats) -> Floats:
+    # A label is there whatever the value of the series that carries it.
+    return np.where(np.isnan(raw), np.nan, 1.0)
+
+
+def _chosen(raw: Floats, scaled: Floats) -> Floats:
+    # One series for each value that there could be: 1 for the one that is, 0 for the others.
+    return np.where(scaled >= 0.5, 1.0, np.nan)
+
+
+def _target_state(raw: Floats, scaled: Floats) -> Floats:
+    # `up`: 1 is a target that answers (state 0), 0 one that does not (state 2).
+    return np.where(np.isnan(scaled), np.nan, np.where(scaled >= 0.5, 0.0, 2.0))
+
+
 _RULES: dict[str, Callable[[Floats, Floats], Floats]] = {
     "nic.link_up": _link_up,
     "link.up": _port_up,
@@ -65,6 +80,9 @@ _RULES: dict[str, Callable[[Floats, Floats], Floats]] = {
     "gpu.memory_temperature_celsius": _positive,
     "gpu.slowdown_temperature_celsius": _positive,
     "gpu.power_limit_watts": _positive,
+    "exporter.state": _target_state,
+    "label.present": _present,
+    "label.chosen": _chosen,
     "rank.loss": _finite,
     "rank.loss_nonfinite": _nonfinite,
 }

@@ -11,6 +11,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "exporter_restart": ("target_id",),
     "gpu_lost": ("pci",),
     "oom": ("process",),
+    # What the service manager says of a unit (the part is kind service): it failed, it was stopped, or it runs.
+    "service_failed": ("unit", "result"),
+    "service_stopped": ("unit",),
+    "service_started": ("unit",),
     "kernel_error": ("subsystem", "message"),
     # One line of a collective watchdog. seq is the collective that timed out; last_enqueued and last_completed
     # come from the line that follows it. group: process group name where the line has one.
@@ -20,8 +24,14 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nonfinite": ("rank", "step", "what"),
     # phase: one of core.targets.PHASES, or start | end | restart. source: what said so.
     "job_phase": ("phase", "step", "source"),
+    # A rule of the user's over a job's log changed its state: matching | overdue | slow | stopped. what: start | recurring.
+    "log_rule": ("rule", "state", "what", "limit_seconds", "value", "threshold", "operator", "points"),
+    # saving | saved | failed | loaded
     "checkpoint": ("step", "state"),
-    "config_change": ("what", "old", "new"),
+    # A process of a job died by itself. step: the run's last one that the log told, absent where it told none.
+    "job_exit": ("rank", "code", "step", "message"),
+    # by: who changed it, absent where only the labels of an exporter show it.
+    "config_change": ("what", "old", "new", "by"),
     "drain": ("by", "reason"),
     "undrain": ("by", "reason"),
     # What a worker leaves out to stay within its budgets. level 0 and no targets: nothing any more.

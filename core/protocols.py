@@ -19,6 +19,7 @@ from core.types import (
     Layout,
     Outbound,
     Outcome,
+    PartPast,
     Record,
     Scrape,
     Series,
@@ -84,6 +85,8 @@ class SourcePlugin:
 
     prefixes: how the names of its metrics start; it is asked about no other. Empty: it is asked about all.
     joins: labels that its series are shown with. second_choice: metrics that count only where no other says the same.
+    facts: (label, name): labels of any of its series that say how the node is set up; each value is a part of kind `label`,
+    device `name=value`.
     """
 
     name: str
@@ -94,6 +97,7 @@ class SourcePlugin:
     prefixes: tuple[str, ...] = ()
     joins: tuple[Join, ...] = ()
     second_choice: frozenset[str] = frozenset()
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 class FrameSource(Protocol):
@@ -155,6 +159,7 @@ class TickCommit:
     outbox: tuple[Outbound, ...] = ()
     records: tuple[Record, ...] = ()
     state: Mapping[str, str] | None = None
+    parts: tuple[PartPast, ...] = ()
 
 
 class Store(Protocol):

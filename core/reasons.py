@@ -124,6 +124,7 @@ INCIDENT_REASONS: dict[str, str] = {
     "verify_started": "the attempt's last step is done",
     "verify_failed": "the evidence did not go away, or the step time did not come back",
     "policy_exhausted": "all attempts failed",
+    "marked_wrong": "a person said that it is no fault",
     "no_rule": "no rule of the policy matches",
     "mode_observe": "policy mode is observe",
     "held_by_guard": "a limit or guard holds the action back",
@@ -168,4 +169,9 @@ ACTION_REASONS: dict[str, str] = {
     "withdrawn": "the incident ended or was absorbed before the action was carried out",
     "backend_failed": "the backend failed, for a reason of its own",
     "backend_refused": "the backend refused it, for a reason of its own",
+}
+REMARKS: dict[str, str] = {
+    # what a suspect's reasons may say besides its detectors' words
+    "repeat_offender": "the part had other incidents within the ledger's time",
+    "odd_among_peers": "the trained model finds the part odd among the others of its node",
 }

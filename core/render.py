@@ -11,7 +11,8 @@ from typing import Any
 from core.clock import rfc3339
 from core.types import Action, Event, Finding, Incident, Outcome
 
-_TIMES = {"at", "onset_at", "opened_at", "updated_at", "ended_at", "resolved_at", "start", "end", "started_at", "boot_time"}
+_TIMES = {"at", "onset_at", "opened_at", "updated_at", "ended_at", "resolved_at", "start", "end", "started_at", "boot_time",
+          "first_at", "since", "until"}
 _NAMES = {"klass": "class"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 KINDS = (
     "gpu", "nic", "link", "disk", "mount", "node", "switch", "rack", "pdu", "cooling", "storage", "rank", "job",
-    "collector", "label", "fleet",
+    "collector", "label", "fleet", "exporter", "service",
 )
 SCOPES = ("device", "node", "switch", "rack", "storage", "job", "fleet", "collector")
 INCIDENT_STATES = (

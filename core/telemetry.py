@@ -16,6 +16,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "greylag_incidents": ("gauge", "open incidents", ("fault", "scope", "state")),
     "greylag_incident_info": ("gauge", "1 for each open incident", ("id", "fault", "scope", "node", "device", "job")),
     "greylag_lost_gpu_hours_total": ("counter", "GPU hours lost to incidents", ("job", "fault")),
+    "greylag_goodput_ratio": ("gauge", "share of a job's time that new steps at its best pace account for", ("job",)),
     "greylag_actions_total": ("counter", "actions by outcome", ("kind", "state", "reason")),
     "greylag_detection_delay_seconds": ("gauge", "onset to opening of the newest incident", ("fault",)),
     "greylag_event_loop_lag_seconds": ("gauge", "how late the owner's event loop wakes up", ()),
@@ -50,6 +51,10 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "greylag_findings": ("gauge", "open findings", ("detector",)),
     "greylag_outbox_pending": ("gauge", "messages not delivered yet", ("notifier",)),
     "greylag_notifications_total": ("counter", "deliveries by result", ("notifier", "result")),
+    "greylag_drift_days_to_go": ("gauge", "days until a drifting part reaches the named limit of its signal",
+                                 ("signal", "node", "device")),
+    "greylag_odd_score": ("gauge", "how far a part stands outside of what the trained model calls usual, 1 = the limit",
+                          ("node", "device", "kind")),
     "greylag_decisions_total": ("counter", "remediation decisions by named reason", ("decision", "reason")),
     "greylag_frozen": ("gauge", "1 while actions are frozen", ()),
 }

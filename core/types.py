@@ -347,6 +347,61 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class PartStay:
+    """Where a part was seen. until: ms when it was first seen elsewhere, None = it is there still."""
+
+    node: str | None
+    device: str | None
+    since: int
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartIncident:
+    """An incident of which the part was the culprit, and where the part stood then."""
+
+    id: str
+    fault: str
+    node: str | None
+    device: str | None
+    opened_at: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartAction:
+    """What was done for an incident of the part. target: the node or part that it was done to, in words."""
+
+    id: str
+    kind: str
+    target: str
+    state: str
+    reason: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartPast:
+    """What is remembered of a part for as long as it lives, wherever it is put. key: by id, else by serial, else by place.
+
+    stays, incidents and actions: the newest of them, oldest first; incident_count and action_counts (by `kind/state`) go on
+    counting. diagnosed_bad, diagnosed_good: diagnoses that found a fault, and that found none.
+    """
+
+    key: str
+    target: Target
+    first_at: int
+    updated_at: int
+    stays: tuple[PartStay, ...] = ()
+    incidents: tuple[PartIncident, ...] = ()
+    incident_count: int = 0
+    actions: tuple[PartAction, ...] = ()
+    action_counts: Mapping[str, int] = field(default_factory=dict)
+    diagnosed_bad: int = 0
+    diagnosed_good: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Outbound:
     """A message for the outside, kept until delivered. id is stable: receivers can drop repeats."""
 

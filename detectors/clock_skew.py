@@ -1,6 +1,7 @@
 """A node whose clock is off: its offset is large, or its time daemon has lost its source and the error bound has grown.
 
-What is read is the kernel's own word on its clock. A clock that is stepped back into place is over at once.
+What is read is the kernel's own word on its clock. A clock that is stepped back into place is over at once. Where no clock of
+the site ever followed a source (guests that take the time of their host), nothing was lost.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Verdict
+from core.types import Floats, Verdict
 from core.window import Window
 from detectors import stats
 
@@ -22,12 +23,16 @@ class Params:
     """Sources: the alert rules that people run today (signals.md §4): an offset of more than 0.05 s, or not synchronised with
     a maximum error of 16 s and more.
 
-    window_seconds: for how long. offset_seconds, error_seconds: from where.
+    window_seconds: for how long. offset_seconds, error_seconds: from where. past_seconds: within which the clock followed a
+    source, or else peers_share of the other clocks must do so now: longer than the 9 hours in which the kernel's bound grows
+    to 16 s (by 500 microseconds a second).
     """
 
     window_seconds: float = 240.0
     offset_seconds: float = 0.05
     error_seconds: float = 16.0
+    past_seconds: int = 86400
+    peers_share: float = 0.5
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -40,7 +45,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     offset = stats.span(size, stats.interval_ticks(block, window.step_seconds), window.ticks(params.window_seconds))
     synced, error = window.last("node.clock_synced"), window.last("node.clock_error_seconds")
     off = stats.above(offset.low, params.offset_seconds)
-    lost = stats.below(synced, 0.5) & stats.above(error, params.error_seconds)
+    lost = stats.below(synced, 0.5) & stats.above(error, params.error_seconds) & _followed(window, synced, params)
     fresh = (block.fresh() & ~np.isnan(offset.mean)) | (window.block("node.clock_synced").fresh() & ~np.isnan(synced))
     symptom = stats.above(size, params.offset_seconds) | (
         stats.below(window.values("node.clock_synced"), 0.5)
@@ -60,7 +65,18 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     return out
 
 
+def _followed(window: Window, synced: Floats, p: Params) -> stats.Bools:
+    """bool[node]: the clock followed a source before, or most of the others do."""
+    past = window.baseline("node.clock_synced", p.past_seconds)
+    before = stats.above(stats.quantile(window.values("node.clock_synced"), 1.0), 0.5) | (
+        (past.n >= 10) & stats.above(past.median, 0.5))
+    known, good = ~np.isnan(synced), stats.above(synced, 0.5)
+    others = stats.ratio(good.sum() - good, (known.sum() - known).astype(np.float64))
+    return np.asarray(before | stats.above(others, p.peers_share))
+
+
 PLUGIN = DetectorPlugin(
     name="clock_skew", fault=FAULT, judge=judge, params=Params, needs=(("node.clock_offset_seconds", "node.clock_synced"),),
-    hold=Hold(on=3, of=4, off=4), must_not=("a step that puts the clock right", "a moment without a source"),
+    hold=Hold(on=3, of=4, off=4), must_not=("a step that puts the clock right", "a moment without a source",
+                                            "a site without time sources"),
 )

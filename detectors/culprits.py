@@ -21,6 +21,9 @@ from detectors.stats import Ints
 Suspects = tuple[tuple[Target, float, str], ...]
 # A watchdog line without its process group may speak of another group's collective (DESIGN §6: at most 0.8).
 BEHIND_GROUP, BEHIND_NO_GROUP, BEHIND_METRIC = 0.9, 0.8, 0.9
+ANSWERS_NO_MORE = 0.8
+DOWN = 2.0            # of exporter.state
+FELL_SILENT_MS = 30_000
 SILENT, DIFFERS, WAITS_LEAST = 0.2, 0.4, 0.4
 # More suspects than this say nothing.
 FEW = 4
@@ -67,6 +70,31 @@ def by_counter(window: Window, progress: Progress) -> Told | None:
         seen = stats.evidence(signal, float(now[lowest[0]]), usual, f"most of the job's {len(known)} ranks")
         return Told(rank, ((rank, BEHIND_METRIC, "seq_behind"),), "seq_behind", (seen,))
     return None
+
+
+def by_silence(window: Window, progress: Progress) -> Told | None:
+    """The one rank whose process is asked and answers no more since the job stopped, while all others answer and wait.
+
+    A process that stands still as a whole (stopped, stuck in a call that lets nothing else run) serves no metrics either.
+    Mere silence, of a log or in a recording, names nobody: its page must have been asked for in vain, on a node that answers.
+    """
+    gone = stats.columns_where(~progress.fresh)
+    if len(gone) != 1 or progress.fresh.sum() < 2:
+        return None
+    column = int(progress.columns[gone[0]])
+    rank = window.of_kind("rank")[column]
+    block = window.block("rank.step")
+    silent_since = window.end - 1000.0 * block.age_seconds[column]
+    interval = float(np.nan_to_num(block.interval_seconds[column], nan=float(window.step_seconds)))
+    if not abs(silent_since - progress.moved_at) <= FELL_SILENT_MS + 2500.0 * interval:
+        return None
+    asked = window.block("exporter.state")
+    states = [float(asked.last[e]) for e, part in enumerate(asked.entities) if part.node == rank.node and asked.fresh()[e]]
+    if DOWN not in states or rank.node in window.silent_nodes:
+        return None
+    seen = stats.evidence("exporter.state", DOWN, 0.0, f"the pages of the job's other {int(progress.fresh.sum())} ranks",
+                          f"its page is asked for and has not come for {block.age_seconds[column]:.0f} s")
+    return Told(rank, ((rank, ANSWERS_NO_MORE, "answers_no_more"),), "answers_no_more", (seen,))
 
 
 def by_watchdog(window: Window, job: JobState, since: int) -> Told | None:

@@ -1,11 +1,13 @@
 """A file system that is full, or became read-only.
 
 Many file systems are full or read-only by design (images, firmware partitions), so one counts only when it was not so
-before, or when the same mount of other nodes is not.
+before, or when the same mount of other nodes is not. Partitions that hold nothing but what the machine boots from are left
+out: a kernel that is kept fills them, and no work needs them.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,18 +18,20 @@ from core.window import Window
 from detectors import stats
 
 FAULT = "disk_full"
+_BOOT = re.compile(r"/(boot|efi)(/.*)?")
 
 
 @dataclass(frozen=True)
 class Params:
     """Sources: signals.md §4 and §11; limits are our judgement (checkpoints need far more than 2 %).
 
-    left: share of bytes or inodes below which it is full. size_bytes: smaller file systems are not looked at.
+    left: share of bytes or inodes below which it is full. size_bytes: smaller file systems are not looked at (configuration
+    drives); a tmpfs of some megabytes that is full fails what writes to it as a large disk does.
     past_seconds: the own past. peers_min: other nodes with the same mount.
     """
 
     left: float = 0.02
-    size_bytes: float = 2e9
+    size_bytes: float = 1.6e7
     past_seconds: int = 86400
     peers_min: int = 3
 
@@ -56,7 +60,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     known = fresh & (~np.isnan(levels[0].now) | ~np.isnan(levels[2].now))
     out = []
     for e in np.flatnonzero(known):
-        if mounts[e].node in window.silent_nodes:
+        if mounts[e].node in window.silent_nodes or _BOOT.fullmatch(mounts[e].device or ""):
             continue
         wrong = [level for level in levels if level.bad[e]]
         if not wrong:
@@ -98,5 +102,5 @@ def _usual(window: Window, p: Params, share: Floats, now: Floats) -> Floats:
 PLUGIN = DetectorPlugin(
     name="disk_full", fault=FAULT, judge=judge, params=Params, needs=(("mount.available_bytes", "mount.readonly"),),
     hold=Hold(on=3, of=4, off=4), must_not=("an image that is full by design", "a partition mounted read-only",
-                                            "a small file system"),
+                                            "a partition to boot from", "a configuration drive"),
 )

@@ -1,6 +1,7 @@
 """A link that came up at less than its rate: no error counter tells, only its peers or its own past.
 
-Right is what the port of the same name has on the other nodes, where they agree; else what the port itself had before.
+Right is what the port of the same name has on the other nodes, where they agree; else what the port itself had before. Where
+a site measures pairs of nodes, a node that is slow with every partner has a slow link, too, whatever its ports say.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import pairs, stats
 
 FAULT = "link_slow"
 
@@ -21,16 +22,24 @@ FAULT = "link_slow"
 class Params:
     """Sources: signals.md §11 (400 Gb/s falls to 200 or 100: half and less).
 
-    share: of the right rate, below which it is slow. peers_min: nodes that must agree. past_seconds: the own past.
+    nccl-tests issue 106 (pairs at 49 instead of 88 GB/s). share: of the right rate, below which it is slow. peers_min: nodes that
+    must agree. past_seconds: the own past. pair_share, pairs_min: the same share for a pair of nodes, and how many fast pairs
+    there must be.
     """
 
     share: float = 0.9
     peers_min: int = 3
     past_seconds: int = 86400
+    pair_share: float = 0.75
+    pairs_min: int = 2
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
-    """A verdict for each port that is up and shows its rate."""
+    """A verdict for each port that is up and shows its rate, and for nodes that were measured in pairs."""
+    return _ports(window, params) + pairs.judge(window, FAULT, params.pair_share, params.pairs_min)
+
+
+def _ports(window: Window, params: Params) -> list[Verdict]:
     block = window.block("nic.rate_bytes_per_second")
     if not len(window.times) or not len(block.entities):
         return []
@@ -65,6 +74,6 @@ def _right(window: Window, values: Floats, now: Floats, p: Params) -> tuple[Floa
 
 
 PLUGIN = DetectorPlugin(
-    name="link_slow", fault=FAULT, judge=judge, params=Params, needs=(("nic.rate_bytes_per_second",),),
+    name="link_slow", fault=FAULT, judge=judge, params=Params, needs=(("nic.rate_bytes_per_second", "link.pair_bytes_per_second"),),
     hold=Hold(on=4, of=5, off=4), must_not=("a port of another kind", "a link that is down", "a port that always had this rate"),
 )

@@ -5,6 +5,8 @@ the sending side repairs it (retransmits, NAKs, timeouts). A bad port has one tr
 other one thinly. So the culprits are the ports of the side that is *concentrated*; at a tie the receiving side is
 named, because it saw the loss. Peers are victims, and clear.
 
+On plain Ethernet no counter of a port tells of frames that never came: there TCP's repair is read, by node (`tcp_repair`).
+
 Congestion (CNP, ECN, waiting for credits) without loss is clear. What coincides with a link going down or up is another
 fault: those moments are left out, and while a link is down nobody is blamed for timeouts towards it.
 """
@@ -18,8 +20,9 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import stats, tcp_repair
 from detectors.stats import Bools, Ints, Peers, Span
+from detectors.tcp_repair import Repair
 
 FAULT = "packet_loss"
 RDMA, ETHERNET = 0, 1
@@ -44,6 +47,11 @@ class Params:
     must have, where nobody saw the loss arrive.
     packet_bytes: bytes of a packet where only bytes are counted (RoCE and InfiniBand MTU). idle_bytes: traffic a second
     below which a port shows nothing. peers_min: others needed to compare.
+    tcp_times_past: as times_past, for a node's repair. tcp_rate, tcp_share: segments sent again a second and as a share of all (healthy below 1e-4 inside a data centre, signals.md
+    §3.1; below 4e-3 on hosts that are short of CPU, as measured between namespaces of a busy machine). tcp_ahead: how far the
+    culprit's repair is ahead of the next node's. tcp_mirror_least, tcp_mirror_most: what the job's other nodes repair, as a share
+    of what it does. tcp_share_alone, tcp_wait_grew: share (the 1 % of published alerts on packet errors) and growth of the
+    step time where the loss has no mirror.
     """
 
     window_seconds: float = 120.0
@@ -66,6 +74,14 @@ class Params:
     packet_bytes: float = 4096.0
     idle_bytes: float = 1000.0
     peers_min: int = 3
+    tcp_times_past: float = 3.0
+    tcp_rate: float = 1.0
+    tcp_share: float = 5e-3
+    tcp_ahead: float = 1.2
+    tcp_mirror_least: float = 0.4
+    tcp_mirror_most: float = 2.5
+    tcp_share_alone: float = 1e-2
+    tcp_wait_grew: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -400,6 +416,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     # Loss that holds and that nobody is named for is neither good news nor a culprit.
     clear &= ~(stats.above(view.lost.low, params.lost) & (view.kind == RDMA) & ~_spread_thin(view, traces, params))
     faulty &= heard
+    repairs = _by_tcp(window, view, params)
+    # What a node sends again beyond its usual is lost somewhere: its port is not seen to be well.
+    clear &= ~np.array([nic.node in repairs.nodes and view.kind[e] == ETHERNET for e, nic in enumerate(nics)], bool)
     out = [Verdict(nics[e], FAULT, "clear", reason="victim" if traces.repaired[e] > 0 else "clear")
            for e in np.flatnonzero(clear)]
     columns = stats.columns_where(faulty)
@@ -407,7 +426,41 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         out.append(Verdict(nics[e], FAULT, "faulty", _severity(e, view, traces), _evidence(e, view, traces),
                            _reason(e, view, traces), onset_at=int(onset)))
-    return out
+    known_keys = {nics[e].key for e in np.flatnonzero(faulty)}
+    return [*out, *(v for v in repairs.verdicts if v.target.key not in known_keys)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Repairs:
+    """verdicts: of culprits by TCP's repair. nodes: those whose repair stands out."""
+
+    verdicts: tuple[Verdict, ...]
+    nodes: frozenset[str]
+
+
+def _by_tcp(window: Window, view: _View, p: Params) -> _Repairs:
+    """The culprits that TCP's repair names, one at most in each running job."""
+    nodes = window.of_kind("node")
+    limits = tcp_repair.Limits(p.window_seconds, p.tcp_rate, p.tcp_share, p.tcp_times_past, p.tcp_ahead,
+                               (p.tcp_mirror_least, p.tcp_mirror_most), p.tcp_share_alone, p.tcp_wait_grew)
+    repair = tcp_repair.read(window, limits)
+    places = frozenset(nodes[e].node or "" for e in np.flatnonzero(repair.stands_out))
+    # While a link of the job is down its peers repair as well.
+    down = {window.of_kind("nic")[e].node for e in np.flatnonzero(view.lost_link)}
+    found = {column for job in window.jobs if job.running and places & set(job.nodes) and not down & set(job.nodes)
+             if (column := tcp_repair.culprit(window, job, repair, limits)) is not None
+             and nodes[column].node not in window.silent_nodes}
+    return _Repairs(tuple(_of_node(window, column, view, repair) for column in sorted(found)), places)
+
+
+def _of_node(window: Window, column: int, view: _View, repair: Repair) -> Verdict:
+    node = window.of_kind("node")[column]
+    sent = stats.ratio(repair.rate, repair.share)
+    share = max(float(repair.share[column]), 1e-6)
+    severity = round(float(np.clip(0.6 + 0.1 * (np.log10(share) + 4.0), 0.4, 0.85)), 3)
+    return Verdict(tcp_repair.port(window, node, (view.kind == ETHERNET) & ~view.unsettled), FAULT, "faulty", severity,
+                   tcp_repair.evidence(column, repair, sent), "retransmits_stand_out",
+                   onset_at=tcp_repair.onset(window, column, repair))
 
 
 def _spread_thin(view: _View, t: _Traces, p: Params) -> Bools:
@@ -425,12 +478,13 @@ PLUGIN = DetectorPlugin(
     judge=judge,
     params=Params,
     needs=(("nic.packets_lost_per_second", "nic.retransmits_per_second", "nic.peer_loss_per_second",
-            "nic.corrupt_packets_per_second"),),
+            "nic.corrupt_packets_per_second", "node.tcp_retransmits_per_second"),),
     # The span is two minutes long already; three of four ticks more make it open two to three minutes after onset.
     hold=Hold(on=3, of=4, off=8, expire=40),
     must_not=(
         "congestion marks and waiting without loss", "a burst of loss in one sample", "a link that flaps or is down",
         "healthy counters that are not zero", "symbol errors ahead of error correction",
         "a constant background of drops on Ethernet", "peers that repair the culprit's loss", "a counter reset",
+        "a far end that is reached over a bad line", "nodes that repair alike",
     ),
 )

@@ -58,7 +58,7 @@ def read(window: Window, job: JobState) -> Progress:
     steps = window.values("rank.step")[:, columns]
     stamps = window.values("rank.last_step_timestamp_seconds")[:, columns]
     moving = _changes(steps) | _changes(stamps)
-    excused, phase, explicit = _phases(window, job, columns, moving)
+    excused, phase, explicit = pauses(window, job, columns, moving)
     seen = np.asarray((~np.isnan(steps) | ~np.isnan(stamps)).any(axis=1), bool)
     first = _first_sample(window, columns)
     moved_rows = np.flatnonzero(moving)
@@ -150,7 +150,7 @@ def _gaps(steps: Floats, moving: Bools, seen: Bools, excused: Bools, times: Ints
     return seconds[unnamed], per_step[unnamed]
 
 
-def _phases(window: Window, job: JobState, columns: Ints, moving: Bools) -> tuple[Bools, str | None, bool]:
+def pauses(window: Window, job: JobState, columns: Ints, moving: Bools) -> tuple[Bools, str | None, bool]:
     """bool[tick]: most ranks are in a pause that the trainer names; the pause now, None = none; is a phase exposed."""
     ticks = len(window.times)
     votes, voters = np.zeros(ticks), np.zeros(ticks)
@@ -176,7 +176,7 @@ _TOLD = {"start": "init", "restart": "init", "end": "done"}
 
 
 def _phases_told(window: Window, job: JobState, moving: Bools) -> tuple[Bools, str | None]:
-    """As `_phases`, from what logs said. A log names the begin of a pause and seldom its end: the next step ends it.
+    """As `pauses`, from what logs said. A log names the begin of a pause and seldom its end: the next step ends it.
 
     Begin and end of a pause at the same instant are lines without a time of their own, dated by the line before them:
     when the pause really ended is not known then, and it may last until the next step.

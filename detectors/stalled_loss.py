@@ -7,7 +7,8 @@ phase is exposed, the hardware tells a hang (GPUs 100 % busy at low power, tenso
 loss is the same number over many steps, though it used to change; how often it used to repeat (rounding, log intervals)
 is learned from the job's own past.
 
-The culprit is the rank that is behind, where counters or watchdogs tell; else it is the whole job.
+The culprit is the rank that is behind, where counters or watchdogs tell, or the one whose process answers no more since the
+job stopped; else it is the whole job.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Target, Verdict
 from core.window import Window
-from detectors import culprits, hangs, progress, stats
+from detectors import culprits, hangs, log_rules, progress, stats
 from detectors.culprits import Told
 from detectors.hangs import Parts, Places, Signature
 from detectors.progress import Progress
 from detectors.stats import Ints
 
 FAULT = "stalled_loss"
+RULE_SEVERITY = 0.9  # of a hang by a rule of the user's over the job's log
 WATCHDOG_TELLS_MS = 900_000  # how long a watchdog's line speaks of the present: half a window
 
 
@@ -79,7 +81,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     out: list[Verdict] = []
     for job in window.jobs:
         out += _judge_job(window, job, places, params)
-    return out
+    return log_rules.added(out, window, FAULT, log_rules.OVERDUE, RULE_SEVERITY)
 
 
 def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list[Verdict]:
@@ -113,7 +115,8 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
     waited = seen.phase_seconds if seen.phase is not None else stalled
     if bound is None or waited < bound:
         return []
-    told = culprits.by_counter(window, seen) or Told(
+    # A rank that is silent comes first: of the others some may still wait in the collective before, and are its victims.
+    told = culprits.by_silence(window, seen) or culprits.by_counter(window, seen) or Told(
         None, culprits.suspects(window, seen, parts, signature), "no_step")
     return [_hang(window, job, told, 0.9, seen, _hang_evidence(window, seen, signature, bound))]
 
@@ -336,7 +339,7 @@ PLUGIN = DetectorPlugin(
     judge=judge,
     params=Params,
     needs=(("rank.step", "rank.last_step_timestamp_seconds", "gpu.utilization_ratio", "nccl_watchdog",
-            "nccl_flight_recorder"),),
+            "nccl_flight_recorder", "log_rule"),),
     # The verdict itself looks back over minutes without a step: one tick of it is enough.
     hold=Hold(on=1, of=1, off=2, expire=40),
     must_not=(

@@ -328,7 +328,7 @@ class Job(Running):
         late = np.maximum(0.0, shape.loader_seconds * tokens * self.loader - kernels)
         data = FETCH_SECONDS * (0.4 + 0.6 * rng.lognormal(0, 0.4, n)) * felt.data + late
         wobble = float(rng.lognormal(0, 0.07))
-        stall = self._stall(noise, impact.step_seconds)
+        stall = self._stall(noise, impact.step_seconds) + kernels * (felt.late - 1.0)
         exchange = pace * wobble * self.links
         step = lockstep(self.groups, kernels + data + stall, pace * shape.tensor_seconds * self.nvlink,
                         shape.hop_seconds * exchange, shape.collective_seconds * exchange, shape.microbatches)

@@ -174,7 +174,8 @@ class JobKnobs:
     """What goes on inside a job's processes. float64[rank] unless said.
 
     compute, data, pause_seconds: factor on a rank's kernels, factor on its wait for data, seconds that its next step
-    stands still. hung: 1 = it enters no collective. Numbers of the whole job: pace (factor on every step), loss_bump
+    stands still. late: factor on the time that a rank computes because its process starts kernels late: its GPU stands idle
+    in between. hung: 1 = it enters no collective. Numbers of the whole job: pace (factor on every step), loss_bump
     (added to the loss), loss_slope (added to it a step), nonfinite (1 = loss and gradients are NaN), overflow_share (share
     of steps skipped for overflow), save_slowness, saves_fail (1 = every save fails), tokens (factor on tokens a step),
     grad (factor on the gradient norm), loss_frozen (1 = the loss that is reported stays what it was; steps go on),
@@ -189,7 +190,7 @@ class JobKnobs:
 
     def resize(self, ranks: int) -> None:
         """Other ranks: all of them healthy."""
-        self.compute, self.data = np.ones(ranks), np.ones(ranks)
+        self.compute, self.data, self.late = np.ones(ranks), np.ones(ranks), np.ones(ranks)
         self.pause_seconds = np.zeros(ranks)
         self.hung: NDArray[np.bool_] = np.zeros(ranks, bool)
         self._numbers()
@@ -205,6 +206,7 @@ class JobKnobs:
     def reset(self) -> None:
         """The job is healthy."""
         self.compute.fill(1.0)
+        self.late.fill(1.0)
         self.data.fill(1.0)
         self.pause_seconds.fill(0.0)
         self.hung.fill(False)

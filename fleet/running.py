@@ -64,6 +64,7 @@ class Felt:
     compute: Floats
     data: Floats
     pause: Floats
+    late: Floats
     numbers: JobKnobs = field(default_factory=lambda: JobKnobs(0))
 
 
@@ -138,7 +139,7 @@ class Running(ABC):
         self.slow, self.slowness = np.ones(n), np.ones(n)
         self.links, self.nvlink, self.loader = np.ones(n), np.ones(n), np.ones(n)
         self.saving = 1.0
-        self._felt = Felt(np.ones(n), np.ones(n), np.zeros(n))
+        self._felt = Felt(np.ones(n), np.ones(n), np.zeros(n), np.ones(n))
         self.seq = np.zeros(n)
         self.compute, self.comm_wait, self.data_wait = (np.full(n, np.nan) for _ in range(3))
         self.step_seconds = self.loss = self.grad_norm = self.tokens_per_second = np.nan
@@ -169,7 +170,7 @@ class Running(ABC):
 
     def suffer(self, knobs: JobKnobs, at: int) -> None:
         """Takes over the knobs of this sub-step. They are read until the next one."""
-        self._felt = Felt(knobs.compute, knobs.data, knobs.pause_seconds, knobs)
+        self._felt = Felt(knobs.compute, knobs.data, knobs.pause_seconds, knobs.late, knobs)
 
     @abstractmethod
     def advance(self, to: int) -> None:

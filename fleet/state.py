@@ -28,7 +28,7 @@ def inventory(world: World) -> dict[str, Any]:
             "gpus": [{"index": i, "uuid": n.uuids[i], "pci": n.pci(i), "serial": n.serials[i]}
                      for i in range(n.kind.gpus)],
             "nics": [{"name": n.nic(i), "rail": i, "leaf": world.topology.leaf_name(n.index, i)} for i in range(n.kind.nics)],
-            "labels": {**n.labels, "driver": n.kind.driver},
+            "labels": {"driver": n.kind.driver, **n.labels},
         })
     jobs = [{
         "id": j.name, "nodes": [world.nodes[i].name for i in j.nodes],

@@ -4,22 +4,43 @@ A GPU that falls off the bus stops its job; a port that goes down loses packets 
 attempts would work on one cause. So the findings of a consequence go to the incident of its cause, which is then over only
 when the consequence is over as well: the job runs again.
 
-Only what stops or breaks at once explains something here, and only when it began about when the consequence did: what came
-long before was survived. A hang whose own evidence names a rank on another node has another cause: two faults stay two.
+What stops or breaks at once explains a hang, and only when it began about when the hang did: what came long before was
+survived. A hang whose own evidence names a rank on another node has another cause: two faults stay two.
+
+A slow job is explained by what makes parts slow, where the part is the rank's own (or stands on a node that waits, or under
+the job at all, by how much the consequence names) and began about when the job became slow. A pace is judged over minutes,
+so it is seen to be back long after the cause is gone: a slowness that outlives its cause belongs to it for a while, keeps it
+from nothing, and becomes an incident of its own when it stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from core.window import Window
-from pipeline.correlate import Group, Key
+from pipeline.correlate import MADE_BY, Group, Key
 
 # Parts that break and take the job on them along.
 FATAL = frozenset({"gpu_lost", "xid_fatal", "ecc_uncorrectable", "row_remap_failure", "nvlink_errors", "link_down",
                    "memory_pressure"})
-STOPPED_BY = {"stalled_loss": FATAL}
+STOPPED_BY = {"stalled_loss": FATAL | {"storage_slow"}, "job_crash_loop": FATAL | {"service_down"}, "loss_spike": FATAL}
+# What makes a GPU or a whole node slow without stopping it, and what makes the network so.
+SLOW_PARTS = frozenset({"thermal_throttle", "power_brake", "power_cap", "clock_loss", "gpu_slow", "ecc_correctable_storm",
+                        "nvlink_errors", "pcie_degraded", "cpu_starved", "memory_pressure", "cooling_fault", "config_drift"})
+SLOW_LINKS = frozenset({"packet_loss", "link_slow", "link_flap", "link_down"})
+SLOW_DATA = frozenset({"storage_slow", "disk_slow", "disk_full", "cpu_starved", "memory_pressure"})
+SLOWED_BY: dict[str, frozenset[str]] = {
+    "straggler": SLOW_PARTS | SLOW_LINKS,
+    "data_stall": SLOW_DATA,
+    "throughput_drop": SLOW_PARTS | SLOW_LINKS | SLOW_DATA | {"straggler", "data_stall"},
+    "checkpoint_stale": frozenset({"storage_slow", "disk_slow", "disk_full"}),
+    "inference_slow": SLOW_PARTS | SLOW_LINKS,
+}
+# These seldom cost a job much: another cause comes first.
+WEAK = frozenset({"ecc_correctable_storm", "config_drift", "link_flap", "pcie_degraded"})
+# A GPU's own fault slows the rank on that GPU; these of one GPU slow others of its node as well.
+NODE_WIDE = frozenset({"nvlink_errors", "pcie_degraded", "config_drift"})
 # On one and the same part: what the graver fault shows as well.
 SAME_PART = {
     "xid_fatal": frozenset({"gpu_lost"}),
@@ -30,11 +51,31 @@ SAME_PART = {
     "link_flap": frozenset({"link_down"}),
     "link_slow": frozenset({"link_down"}),
     "packet_loss": frozenset({"link_down", "link_flap"}),
+    "clock_loss": frozenset({"gpu_lost", "thermal_throttle", "power_brake", "power_cap"}),
+    "gpu_slow": frozenset({"gpu_lost", "thermal_throttle", "power_brake", "power_cap", "clock_loss", "ecc_correctable_storm",
+                           "pcie_degraded"}),
+    "gpu_memory_leaked": frozenset({"gpu_lost"}),
+}
+# On one and the same node: what a fault of the whole node shows as well, at the whole node.
+SAME_NODE = {
+    "target_down": frozenset({"service_down"}),
+    "exporter_partial": frozenset({"service_down", "target_down"}),
+    "exporter_stale": frozenset({"service_down", "exporter_partial"}),
+    "clock_skew": frozenset({"service_down"}),
+    "power_cap": frozenset({"config_drift"}),
+    "clock_loss": frozenset({"config_drift"}),
+    "gpu_slow": frozenset({"config_drift"}),
 }
 # A job is seen to stop at its last step or log line, up to a few minutes before or after what stopped it is seen; what is
 # older was survived (a watchdog ends a hang after 10 minutes at the latest).
 BEFORE_MS = 900_000
 AFTER_MS = 300_000
+# A slowness is seen when it is large enough: a cause that comes on slowly is older. A detector of the cause that needs long
+# to be sure dates it at most so much later than the job's slowness.
+SLOW_BEFORE_MS = 1_800_000
+SLOW_AFTER_MS = 900_000
+# Detectors of pace look back for minutes, and ends of findings are held: so long a slowness may outlive its cause.
+AFTERMATH_MS = 900_000
 
 
 def explained(groups: Sequence[Group], window: Window, held: Collection[Key] = ()) -> list[Group]:
@@ -68,11 +109,18 @@ def _all(i: int, groups: Sequence[Group], taken: dict[int, list[Group]]) -> list
 
 
 def _cause(i: int, groups: Sequence[Group], window: Window) -> int | None:
-    """The index of the group that the i-th follows from: the one that began first."""
+    """The index of the group that the i-th follows from: of what stops it, the one that began first; of what slows it, the
+    one that costs most and began nearest to it."""
     group = groups[i]
-    found = [(_onset(other), other.key, j) for j, other in enumerate(groups)
-             if j != i and (_stops(other, group, window) or _same_part(other, group))]
-    return min(found)[2] if found else None
+    others = [(j, other) for j, other in enumerate(groups) if j != i]
+    found = [(_onset(other), other.key, j) for j, other in others
+             if _stops(other, group, window) or _same_part(other, group) or _same_node(other, group)
+             or _hangs_on(other, group) or _went_silent(other, group)]
+    if found:
+        return min(found)[2]
+    slow = [(other.fault in WEAK, abs(_onset(other) - _onset(group)), other.key, j) for j, other in others
+            if _slows(other, group, window)]
+    return min(slow)[3] if slow else None
 
 
 def _onset(group: Group) -> int:
@@ -83,10 +131,11 @@ def _stops(cause: Group, group: Group, window: Window) -> bool:
     if group.key[1] != "job" or cause.fault not in STOPPED_BY.get(group.fault, frozenset()):
         return False
     nodes = {n for job in window.jobs if job.id == group.key[2] for n in job.nodes}
-    if not nodes & set(cause.nodes):
+    reach = _reach(cause, window)
+    if not nodes & reach:
         return False
     named = group.culprit.target
-    if named is not None and named.node is not None and named.node not in cause.nodes:
+    if named is not None and named.node is not None and named.node not in reach:
         return False
     return -AFTER_MS <= _onset(group) - _onset(cause) <= BEFORE_MS
 
@@ -96,3 +145,72 @@ def _same_part(cause: Group, group: Group) -> bool:
         return False
     mine, other = group.culprit.target, cause.culprit.target
     return mine is not None and other is not None and mine.same_part(other)
+
+
+def _same_node(cause: Group, group: Group) -> bool:
+    """Both are of one node as a whole (a detector named it, or most of its parts are ill)."""
+    if cause.fault not in SAME_NODE.get(group.fault, frozenset()):
+        return False
+    mine, other = group.culprit.target, cause.culprit.target
+    if mine is None or other is None or mine.kind != "node" or other.kind != "node":
+        return False
+    return mine.node == other.node and mine.node is not None
+
+
+def _went_silent(cause: Group, group: Group) -> bool:
+    """The exporter that answers no more is the page of the rank that hangs, by the rank's own evidence."""
+    if (group.fault, cause.fault) != ("target_down", "stalled_loss"):
+        return False
+    mine, rank = group.culprit.target, cause.culprit.target
+    if mine is None or rank is None or mine.node is None or mine.node != rank.node:
+        return False
+    return (all(f.reason == "exporter_down" for f in group.findings)
+            and any(f.reason == "answers_no_more" for f in cause.findings)
+            and abs(_onset(group) - _onset(cause)) <= AFTER_MS)
+
+
+def _hangs_on(cause: Group, group: Group) -> bool:
+    """All its parts stand under a shared cause that is found itself."""
+    if cause.fault not in MADE_BY.get(group.fault, frozenset()) or not cause.shared or not group.nodes:
+        return False
+    return set(group.nodes) <= set(cause.nodes)
+
+
+def _slows(cause: Group, group: Group, window: Window) -> bool:
+    """True where the cause is of a kind that makes such a slowness, at the right place, and began at about its time."""
+    if cause.fault not in SLOWED_BY.get(group.fault, frozenset()):
+        return False
+    if not -SLOW_AFTER_MS <= _onset(group) - _onset(cause) <= SLOW_BEFORE_MS:
+        return False
+    victim, part = group.culprit.target, cause.culprit.target
+    if victim is None or victim.kind == "job":
+        jobs = {group.key[2]} if group.key[1] == "job" else {f.target.job for f in group.findings}
+        nodes = {n for job in window.jobs if job.id in jobs for n in job.nodes}
+        named = {f.target.job for f in cause.findings}
+        return bool(nodes & _reach(cause, window)) or bool(named & jobs - {None})
+    if victim.node not in _reach(cause, window):
+        return False
+    own = part is not None and part.kind == "gpu" and cause.key[1] == "device" and cause.fault not in NODE_WIDE
+    if own and part is not None and victim.kind == "gpu":
+        return victim.same_part(part)
+    return True
+
+
+def _reach(cause: Group, window: Window) -> frozenset[str]:
+    """The nodes that a cause can slow: where its parts stand; of shared storage, all that mount it."""
+    part = cause.culprit.target
+    nodes = frozenset(cause.nodes)
+    if part is not None and part.kind == "storage":
+        nodes |= frozenset(window.topology.mounts.get(part.device or "", ()))
+    return nodes
+
+
+def outlived(groups: Sequence[Group], over: Mapping[str, int], now: int) -> list[Group]:
+    """The groups without those whose cause is over for less than `AFTERMATH_MS`.
+
+    over: by finding, when the incident of its cause went quiet (ms). now: ms. Of a group all findings must have been its.
+    """
+    def late(group: Group) -> bool:
+        return group.fault in SLOWED_BY and all(now - over.get(f.id, -AFTERMATH_MS) <= AFTERMATH_MS for f in group.findings)
+
+    return [group for group in groups if not late(group)]

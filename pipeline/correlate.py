@@ -17,6 +17,7 @@ from core.faults import faults
 from core.types import Finding, Target
 from core.window import Window
 from pipeline.localise import (
+    OWN_EVIDENCE,
     SHARED_EVIDENCE,
     Culprit,
     blame_job,
@@ -24,6 +25,7 @@ from pipeline.localise import (
     named,
     peer_only,
     ranked,
+    strength,
     strongest,
 )
 from pipeline.topology import NETWORK_FAULTS, Cause, causes_of, members
@@ -37,6 +39,11 @@ OUTSIDE = 0.5           # a cause explains a wide fault when outside it less tha
 LABEL_OUTSIDE = 0.1     # a label separates when at most so many nodes without it are affected
 # Both ends of one link inside a node count its errors; the end that is worse off, else was first, is named.
 TWO_ENDED = frozenset({"nvlink_errors"})
+# What a detector can name as the shared cause itself, and the scope of its incidents.
+SCOPE_OF_CAUSE = {"cooling": "rack", "rack": "rack", "pdu": "rack"}
+# Which faults of parts such a cause makes: heat belongs to the loop or the rack that lost its cooling, and so does what heat
+# makes slow.
+MADE_BY = {fault: frozenset({"cooling_fault"}) for fault in ("thermal_throttle", "clock_loss", "gpu_slow")}
 JOB_WIDE = frozenset({"throughput_drop", "data_stall"})
 
 Key = tuple[str, str, str]
@@ -74,7 +81,8 @@ def correlate(window: Window, findings: Sequence[Finding], live: Collection[Key]
         if _job_wide(fault):
             groups += _by_job(fault, found, window)
         else:
-            groups += _by_cause(fault, found, window, live)
+            for together in _apart(fault, found, findings, window):
+                groups += _by_cause(fault, together, window, live)
     return sorted(groups, key=lambda g: (not g.shared, g.key))
 
 
@@ -97,8 +105,8 @@ def _by_job(fault: str, findings: list[Finding], window: Window) -> list[Group]:
 
 
 def _by_cause(fault: str, findings: list[Finding], window: Window, live: Collection[Key]) -> list[Group]:
-    left = list(findings)
-    groups: list[Group] = []
+    groups = [_named_cause(fault, f, window) for f in findings if f.target.kind in SCOPE_OF_CAUSE]
+    left = [f for f in findings if f.target.kind not in SCOPE_OF_CAUSE]
     while (cause := _shared_cause(fault, left, window, live)) is not None:
         under = [f for f in left if _is_under(f, cause, fault, window)]
         groups.append(_shared(fault, cause, under, window))
@@ -158,6 +166,31 @@ def _enough(cause: Cause, found: list[Finding], under: Collection[str], monitore
     onsets = sorted(f.onset_at for f in found)
     together = len(nodes) >= FEWEST_PARTS and onsets[-1] - onsets[0] <= SAME_TIME_MS
     return len(nodes) >= HALF * len(under) or together
+
+
+def _apart(fault: str, found: list[Finding], findings: Sequence[Finding], window: Window) -> list[list[Finding]]:
+    """The findings under each shared cause that a detector named and that makes such faults, and the rest: what happens to
+    be ill elsewhere at that time must not make one wide fault of them."""
+    causes = [f for f in findings if f.target.kind in SCOPE_OF_CAUSE and f.fault in MADE_BY.get(fault, ())]
+    out, rest = [], found
+    for one in sorted(causes, key=lambda f: f.target.key):
+        cause = Cause(one.target.kind, one.target.device or "", SCOPE_OF_CAUSE[one.target.kind])
+        nodes = members(cause, window.of_kind("gpu"), window.topology)
+        out.append([f for f in rest if f.target.node in nodes])
+        rest = [f for f in rest if f.target.node not in nodes]
+    return [*out, rest]
+
+
+def _named_cause(fault: str, finding: Finding, window: Window) -> Group:
+    """A finding on what parts share (a cooling loop) is at its scope already; the parts under it are its victims."""
+    target = finding.target
+    cause = Cause(target.kind, target.device or "", SCOPE_OF_CAUSE[target.kind])
+    gpus = window.of_kind("gpu")
+    nodes = members(cause, gpus, window.topology)
+    chance = OWN_EVIDENCE
+    culprit = Culprit(target, cause.scope, round(chance * strength(finding), 3), ranked([(target, chance, finding.reason)], chance))
+    return Group(_key(fault, cause), fault, cause.scope, cause.name, culprit, (finding,),
+                 tuple(t for t in gpus if t.node in nodes), tuple(sorted(nodes)))
 
 
 def _key(fault: str, cause: Cause) -> Key:

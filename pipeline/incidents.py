@@ -17,7 +17,7 @@ from core.types import Evidence, Finding, Incident, Target
 from core.window import Window
 from pipeline import losses
 from pipeline.codec import pack, unpack
-from pipeline.consequences import explained
+from pipeline.consequences import explained, outlived
 from pipeline.correlate import Group, correlate
 from pipeline.localise import jobs_hit
 
@@ -34,7 +34,8 @@ LOSS_NEWS_HOURS = 0.5  # the loss is news again when it is twice what was last t
 class Entry:
     """An incident and what the book knows besides. key: see `correlate.Group`. open: ids of its open findings.
     ends: why its findings ended. quiet_since: tick since when it has none. usual: step time before the onset, by job.
-    told_hours: the loss that was last told."""
+    told_hours: the loss that was last told. followers: findings of other faults that follow from it.
+    lost: GPU hours by job, an empty name where no job is known."""
 
     incident: Incident
     key: tuple[str, str, str]
@@ -43,6 +44,8 @@ class Entry:
     quiet_since: int | None = None
     usual: dict[str, float] = field(default_factory=dict)
     told_hours: float = 0.0
+    followers: list[str] = field(default_factory=list)
+    lost: dict[str, float] = field(default_factory=dict)
 
     @property
     def live(self) -> bool:
@@ -66,11 +69,15 @@ class IncidentBook:
             for known in self._entries.values():
                 if finding.id in known.open:
                     known.ends = [*known.ends, finding.end_reason or "cleared"][-MOST_FINDINGS:]
+        held_ids = {f.id for f in open_findings}
+        for known in self._entries.values():
+            if known.incident.state == "abandoned" and known.open:  # closed by a person: over once its findings are
+                known.open = [i for i in known.open if i in held_ids]
         live = {e.key for e in self._entries.values() if e.live}
         news: list[tuple[str, Incident]] = []
         # What is being acted on keeps its own evidence: the proof that the action helped must not move elsewhere.
         held = {e.key for e in self._entries.values() if e.incident.state in HANDS_OFF}
-        groups = explained(correlate(window, open_findings, live), window, held)
+        groups = outlived(explained(correlate(window, open_findings, live), window, held), self._over(window.end), window.end)
         matched: dict[str, Group] = {}
         for group in groups:
             entry = self._match(group, window.end, matched)
@@ -83,12 +90,25 @@ class IncidentBook:
             elif entry.incident.state == "resolved":
                 self._reopen(entry, group, window)
                 news.append(("reopened", entry.incident))
+            entry.followers = [*entry.followers, *(f.id for f in group.findings if f.fault != group.fault
+                                                   and f.id not in entry.followers)][-MOST_FINDINGS:]
             matched[entry.incident.id] = group
         news += self._absorb(matched, window.end)
         news += self._quiet(matched, window)
         news = self._count_losses(news, window)
         self._forget(window.end)
         return news
+
+    def _over(self, tick: int) -> dict[str, int]:
+        """By finding that followed from another fault: since when the incident of that fault has been quiet (ms)."""
+        out: dict[str, int] = {}
+        for entry in self._entries.values():
+            if entry.incident.state == "merged":
+                continue
+            since = entry.incident.resolved_at if entry.quiet_since is None else entry.quiet_since
+            for finding in entry.followers:
+                out[finding] = max(tick if since is None else since, out.get(finding, 0))
+        return out
 
     def _match(self, group: Group, tick: int, taken: dict[str, Group]) -> Entry | None:
         """The incident that a group belongs to: an open one with its key, else one that it reopens, else one that a
@@ -155,7 +175,8 @@ class IncidentBook:
             incident = entry.incident
             if incident.id in matched or not entry.live or incident.state in HANDS_OFF:
                 continue
-            into = sorted({owner[i] for i in entry.open if i in owner} - {incident.id})
+            own = set(entry.open) - set(entry.followers)  # what only followed may follow from another fault now
+            into = sorted({owner[i] for i in own if i in owner} - {incident.id})
             if into:
                 entry.incident = replace(incident, state="merged", reason="absorbed", merged_into=into[0],
                                          updated_at=tick, resolved_at=tick)
@@ -186,6 +207,8 @@ class IncidentBook:
                 continue
             total = entry.incident.lost_gpu_hours + sum(lost.values())
             entry.incident = replace(entry.incident, lost_gpu_hours=total)
+            for job, hours in lost.items():
+                entry.lost[job] = entry.lost.get(job, 0.0) + hours
             if self._telemetry is not None:
                 for job, hours in lost.items():
                     self._telemetry.add("greylag_lost_gpu_hours_total", hours, job=job, fault=entry.incident.fault)
@@ -226,6 +249,21 @@ class IncidentBook:
         """An incident of the last day, None where it is not known."""
         entry = self._entries.get(incident_id)
         return entry.incident if entry else None
+
+    def losses(self) -> list[dict[str, object]]:
+        """What open incidents and those of the last day cost each job, the worst on top: {job, lost_gpu_hours, open,
+        incidents}, an incident as {id, fault, state, lost_gpu_hours}. What a merged incident had cost stays counted."""
+        by_job: dict[str, list[tuple[float, Incident]]] = {}
+        for entry in self._entries.values():
+            for job, hours in entry.lost.items():
+                by_job.setdefault(job, []).append((hours, entry.incident))
+        rows: list[dict[str, object]] = []
+        for job, of_job in sorted(by_job.items(), key=lambda item: (-sum(hours for hours, _ in item[1]), item[0])):
+            rows.append({"job": job or None, "lost_gpu_hours": sum(hours for hours, _ in of_job),
+                         "open": sum(one.state not in CLOSED_STATES for _, one in of_job),
+                         "incidents": [{"id": one.id, "fault": one.fault, "state": one.state, "lost_gpu_hours": hours}
+                                       for hours, one in sorted(of_job, key=lambda pair: (-pair[0], pair[1].id))]})
+        return rows
 
     def quiet_since(self, incident_id: str) -> int | None:
         """The tick since when the incident has no open finding, None while it has."""
@@ -274,7 +312,7 @@ def _with_evidence(incident: Incident, group: Group, window: Window) -> Incident
     ids = [*incident.findings, *(f.id for f in sorted(group.findings, key=lambda f: (f.opened_at, f.id))
                                  if f.id not in incident.findings)]
     victims = [v for v in group.victims if group.culprit.target is None or not v.same_part(group.culprit.target)]
-    named = {f.target.job for f in group.findings if f.target.job is not None and f.target.kind in ("rank", "job")}
+    named = {f.target.job for f in group.findings if f.target.job is not None and f.target.kind in ("rank", "job", "node")}
     jobs = jobs_hit(group.nodes if group.key[1] != "job" else (), named, window.jobs)
     return replace(
         incident, culprit=group.culprit.target, confidence=group.culprit.confidence, suspects=group.culprit.suspects,

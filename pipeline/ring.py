@@ -20,9 +20,11 @@ from core.window import BaselineOf, Block, Topology, Window
 from pipeline.baseline import MINUTE_MS, Minutes, summarise
 from pipeline.jobs import Jobs
 from pipeline.ring_events import EventLog, boot_event, placed
-from pipeline.ring_feeds import REMEMBERED, Feed, Meanings, apply, compile_layout, mark
+from pipeline.ring_exporters import FEED_NUMBER, ExporterRows
+from pipeline.ring_feeds import REMEMBERED, Feed, Meanings, compile_layout, mark
 from pipeline.ring_parts import Axes, Parts
-from pipeline.ring_rows import SIGNAL_NAMES, SIGNAL_NUMBER, Plan, Rows, make_plan
+from pipeline.ring_rows import GAP_INTERVALS, SIGNAL_NAMES, SIGNAL_NUMBER, Plan, Rows, make_plan
+from pipeline.ring_runs import apply_run, take_runs
 from pipeline.topology import Hardware
 from pipeline.windows import Buffers
 
@@ -57,6 +59,7 @@ class Ring:
         self._step_ms = step_seconds * 1000
         self._span_ms = span_seconds * 1000
         self._parts, self._axes, self._rows = Parts(), Axes(), Rows()
+        self._exporters = ExporterRows(self._rows, self._parts)
         self._buffers = Buffers(max(1, span_seconds // step_seconds))
         self._feeds: dict[str, Feed] = {}
         self._feed_numbers: list[int] = []
@@ -99,7 +102,7 @@ class Ring:
     def _feed(self, target_id: str) -> Feed:
         found = self._feeds.get(target_id)
         if found is None:
-            number = self._feed_numbers.pop() if self._feed_numbers else len(self._feeds)
+            number = self._feed_numbers.pop() if self._feed_numbers else len(self._feeds) + 1
             found = self._feeds[target_id] = Feed(target_id, number)
             if number >= len(self._failed):
                 self._failed = np.concatenate([self._failed, np.zeros(len(self._failed), np.bool_)])
@@ -147,6 +150,7 @@ class Ring:
             feed = self._feeds[target_id]
             if feed.pending:
                 self._drain(feed, tick)
+        self._exporters.flush()
         self._judged = tick
         self._ticks += 1
         n = len(self._rows)
@@ -166,30 +170,35 @@ class Ring:
 
     def _drain(self, feed: Feed, tick: int) -> None:
         """Takes the target's scrapes up to the tick, in time order."""
-        for at in sorted(at for at in feed.pending if at <= tick):
-            scrape = feed.pending.pop(at)
-            feed.recent[at] = mark(scrape)
-            layout = feed.layouts.get(scrape.layout_id)
-            feed.failed = scrape.error is not None or layout is None
+        for run in take_runs(feed, tick):
+            for scrape in run[-REMEMBERED:]:
+                feed.recent[scrape.at] = mark(scrape)
+            layout = feed.layouts.get(run[0].layout_id)
+            feed.failed = run[0].error is not None or layout is None
+            self._exporters.note(feed, run[0], layout)
             self._failed[feed.number] = feed.failed
-            if scrape.error is None and layout is not None:
-                self._apply(feed, scrape, layout)
-            feed.last_at = float(at)
+            if run[0].error is None and layout is not None:
+                self._apply(feed, run, layout)
+            if len(run) > 1:
+                self._exporters.note(feed, run[-1], layout)
+            feed.last_at = float(run[-1].at)
         while len(feed.recent) > REMEMBERED:
             del feed.recent[next(iter(feed.recent))]
 
-    def _apply(self, feed: Feed, scrape: Scrape, layout: Meanings) -> None:
-        feed.interval = feed.learn(layout.id, scrape.at)
+    def _apply(self, feed: Feed, run: Sequence[Scrape], layout: Meanings) -> None:
+        intervals = [feed.learn(layout.id, scrape.at) for scrape in run]
         shape = feed.compiled.get(layout.id)
         if shape is None:
             shape = feed.compiled[layout.id] = compile_layout(feed, layout, self._rows, self._parts)
-        elif feed.current != layout.id or feed.failed or scrape.at - feed.last_good > 3 * feed.interval:
+        elif feed.current != layout.id or _paused(run, intervals, feed.last_good):
             for target in layout.parts:  # back after a pause: its parts stand here again (a rank that moved back)
                 self._parts.resolve(target)
-        feed.last_good = float(scrape.at)
-        if len(shape.rows) and apply(feed, scrape, shape, self._rows):
+        feed.last_good = float(run[-1].at)
+        feed.interval = intervals[-1]
+        if len(shape.rows):
             node = Target("node", layout.node)
-            self._events.add(Event(scrape.at, node, "exporter_restart", {"target_id": feed.target_id}))
+            for at in apply_run(feed, run, intervals, shape, self._rows):
+                self._events.add(Event(at, node, "exporter_restart", {"target_id": feed.target_id}))
 
     def _see(self, n: int) -> None:
         """Notes when each part was last seen."""
@@ -353,7 +362,8 @@ class Ring:
         """Nodes that the inventory or an input named and of which nothing comes any more."""
         rows, parts = self._rows, self._parts
         fresh = np.zeros(len(parts.nodes) + 1, np.bool_)
-        live = rows.part[:len(rows)][rows.fresh(tick)]
+        # That a target is asked says nothing of its node.
+        live = rows.part[:len(rows)][rows.fresh(tick) & (rows.feed[:len(rows)] != FEED_NUMBER)]
         fresh[parts.node[live]] = True  # parts without a node mark the spare last place
         speaking = {parts.nodes[i] for i in np.flatnonzero(fresh[:-1]).tolist()}
         known = set(parts.nodes) | set(self._topology.places)
@@ -381,6 +391,8 @@ class Ring:
                     feed.forget_layout(layout_id)
                 used = [shape.rows for shape in feed.compiled.values()]
                 self._rows.free(feed.rows.keep_only(np.concatenate([np.zeros(0, np.int64), *used])))
+            if feed.last_at < oldest:
+                self._exporters.forget(target_id)
             feed.heard = tick if feed.heard is None else feed.heard
             if not len(feed.rows) and not feed.pending and feed.heard < tick - FORGET_FEED_MS:
                 del self._feeds[target_id]
@@ -397,3 +409,9 @@ def _preference(target_id: str) -> tuple[bool, str]:
     """What a rank exposes itself counts before what its log says: a log tells a step each n steps, so beside the other
     ranks' own numbers it would make the rank that logs look as if it were behind."""
     return target_id.startswith("log/"), target_id
+
+
+def _paused(run: Sequence[Scrape], intervals: Sequence[float], last_good: float) -> bool:
+    """True where more than three intervals lie before one of the scrapes."""
+    before = [last_good, *(float(scrape.at) for scrape in run[:-1])]
+    return any(scrape.at - at > GAP_INTERVALS * interval for scrape, at, interval in zip(run, before, intervals, strict=True))

@@ -80,7 +80,7 @@ class Meanings:
 @dataclass(slots=True)
 class Compiled:
     """A layout ready for use. index: positions in a scrape's values; scale and rows alike; ruled: (signal, positions)
-    of values with a rule of their own; counters: positions of counters; full: it holds all rows of its feed."""
+    of values with a rule of their own; counters: positions of counters; restarts: of the last run of scrapes, ms."""
 
     layout: Meanings
     index: Small
@@ -91,6 +91,7 @@ class Compiled:
     counters: Small
     last_used: float = -np.inf
     started: bool = False
+    restarts: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

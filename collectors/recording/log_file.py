@@ -9,10 +9,11 @@ from __future__ import annotations
 import heapq
 import pickle
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, NamedTuple
 
+from collectors.log_rules import LogRule, RuleWatch
 from collectors.loglines import LogReader, head, kernel_head
 from collectors.logtimes import REBOOT_SLACK_SECONDS, UNDATED_START_MS, Anchor, Mark, boots_of_segments
 from collectors.readings import Reading
@@ -44,6 +45,7 @@ class LogFile:
     tolerated: dict[str, int] = field(default_factory=dict)
     dated: bool = True
     segments: list[tuple[float, float]] = field(default_factory=list)
+    rules: Sequence[LogRule] = ()
     _newest: float = -1.0
 
     @property
@@ -95,10 +97,16 @@ class LogFile:
         something. A fresh anchor is needed for each reading."""
         reader = LogReader(self.sources, self.info, anchor, self.nodes)
         lines = LogLines(self.file)
+        watch = RuleWatch(self.rules, self.file.subject) if self.rules else None
+        number = -1
         for number, line in enumerate(lines):
             at, said = reader.read(line)
+            for event in watch.line(line, at) if watch is not None else ():
+                yield Item(event.at, number, (event,), ())
             if said.events or said.readings or said.at is not None or said.elapsed_seconds:
                 yield Item(at, number, said.events, said.readings)
+        for event in watch.rest() if watch is not None else ():  # heard only while the recording goes on
+            yield Item(event.at, number + 1, (event,), ())
         self.tolerated = {name: n for name, n in (("line_too_long", lines.too_long), ("bad_utf8", lines.bad_utf8)) if n}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from collectors.log_rules import LogRule
 from collectors.loglines import normalise_pci
 from collectors.mapping import Mapper
 from collectors.readings import ReadingScrapes
@@ -50,7 +51,7 @@ class Counts:
 
 class Recording:
     """paths: files and directories (DESIGN §5). sources: those with `parse_line`; others are passed over. inventory_path:
-    used in place of an inventory among the paths. dumps: further files, whatever their names. BadInput, one sentence, for
+    used in place of an inventory among the paths. dumps: further files, whatever their names. log_rules: over the trainers' logs. BadInput, one sentence, for
     whatever cannot be read.
 
     first_at, last_at: ms over all inputs, None where nothing has a time. ignored: files of directories that are no
@@ -65,7 +66,9 @@ class Recording:
         sorter_factory: Callable[[], SampleSorter],
         inventory_path: str | Path | None = None,
         dumps: Sequence[DumpFile] = (),
+        log_rules: Sequence[LogRule] = (),
     ) -> None:
+        self._log_rules = tuple(log_rules)
         inputs = find_inputs(paths)
         self.ignored = inputs.ignored
         chosen = Path(inventory_path) if inventory_path is not None else inputs.inventory
@@ -167,6 +170,7 @@ class Recording:
             yield _numbered(drained(sorter, self._table), number)
             number += 1
         for log, scan in self._logs:
+            log.rules = self._log_rules if log.file.kind == "trainer" else ()
             items = telling(log.items(log.anchor(*self._dated, self._boots_of(log))))
             yield _numbered(ordered(items, scan.back), number)
             number += 1

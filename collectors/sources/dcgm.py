@@ -64,6 +64,10 @@ _BOARD: _Rows = (
     (("DEV_ROW_REMAP_FAILURE", "DEV_ROW_REMAP_FAILED"), gauge("gpu.row_remap_failed")),
     (("DEV_GPU_RECOVERY_ACTION",), gauge("gpu.recovery_action")),
     (("DEV_FABRIC_MANAGER_STATUS",), gauge("gpu.fabric_manager_state")),
+    (("DEV_ECC_CURRENT",), gauge("gpu.ecc_enabled")),
+    (("DEV_PERSISTENCE_MODE",), gauge("gpu.persistence_enabled")),
+    (("DEV_MIG_MODE",), gauge("gpu.mig_enabled")),
+    (("DEV_APP_SM_CLOCK",), gauge("gpu.application_clock_hertz", MHZ)),
     (("DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
       "DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "DEV_NVLINK_CRC_FLIT_ERROR_TOTAL", "DEV_NVLINK_CRC_DATA_ERROR_TOTAL",
       "DEV_NVLINK_REPLAY_ERROR_TOTAL"), counter("gpu.nvlink_errors_per_second")),
@@ -214,4 +218,6 @@ def described() -> Iterator[Row]:
 
 
 PLUGIN = SourcePlugin("dcgm", map_series=map_series, identity=IDENTITY, prefixes=("DCGM_", "dcgm_"),
-                      second_choice=SECOND_CHOICE)
+                      second_choice=SECOND_CHOICE,
+                      facts=(("modelName", "gpu model"), ("DCGM_FI_DRIVER_VERSION", "driver"),
+                             ("DCGM_FI_DEV_VBIOS_VERSION", "vbios")))

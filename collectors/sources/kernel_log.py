@@ -1,4 +1,5 @@
-"""Kernel logs: XIDs, GPUs that fell off the bus, links, out-of-memory kills, and errors of NICs, disks and the machine.
+"""Kernel logs: XIDs, GPUs that fell off the bus, links, out-of-memory kills, and errors of NICs, disks and the machine,
+and what systemd says of the services that GPUs need.
 
 Forms that are read: an ISO or `[seconds]` time, optionally `host kernel:`, then the message; dmesg with facility
 prefixes or dates (`-x`, `-T`), classic syslog, journalctl (also `-o json`), and raw /dev/kmsg records. Each line is an event at its own
@@ -15,6 +16,7 @@ from typing import Any
 
 from collectors.loglines import LONGEST_QUOTED, NOTHING, kernel_head, normalise_pci, plain
 from collectors.logtimes import Anchor
+from collectors.services import watched
 from core.protocols import LogReading, SourcePlugin, TargetInfo
 from core.types import Event, Target
 
@@ -35,6 +37,12 @@ _LINK = re.compile(
     r"(?:: Port:? (?P<port>\d+))?:? ?(?:\(\w+\): )?(?:NIC |IB )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b")
 _SLAVE = re.compile(r"(?:\(slave (?P<dev>[\w.-]+)\): )?link status (?:definitely )?(?P<state>down|up)\b"
                     r"(?: for interface (?P<only>[\w.-]+))?")
+
+
+# systemd's own lines, in the journal beside the kernel's: newer ones have a description behind the unit's name.
+_UNIT = re.compile(r"systemd\[1\]: (?:(?P<verb>Started|Stopped|Starting|Stopping) (?P<unit>[\w@.:-]+\.service)\b|"
+                   r"(?P<failed>[\w@.:-]+\.service): Failed with result '(?P<result>[\w-]+)')")
+_UNIT_EVENTS = {"Started": "service_started", "Stopped": "service_stopped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ _ERRORS = (
 # Words of which a line must hold one before it is looked at closely: most kernel lines hold none.
 _HINTS = re.compile(
     r"NVRM|memory: Kill|[Ll]ink|fallen off|health|timeout|error|Error|SXid|EDAC|blocked for|lockup|panic|BUG|Oops|stall|"
-    r"segfault|nfs:|nvme|mlx\d|Linux version|[Ff]atal|[Cc]orruption|shut|Lustre|throttled|read-only|pciehp|PCIe|evicted")
+    r"segfault|nfs:|nvme|mlx\d|Linux version|[Ff]atal|[Cc]orruption|shut|Lustre|throttled|systemd\[1\]|read-only|pciehp|PCIe|evicted")
 
 
 @dataclass(slots=True)
@@ -194,7 +202,18 @@ def _error(line: _Line) -> Event | None:
     return None
 
 
-_READERS: tuple[Callable[[_Line], Event | None], ...] = (_nvidia, _lost, _oom, _link, _boot, _error)
+def _service(line: _Line) -> Event | None:
+    match = _UNIT.search(line.text)
+    if match is None:
+        return None
+    unit = match["unit"] or match["failed"]
+    kind = "service_failed" if match["failed"] else _UNIT_EVENTS.get(match["verb"])
+    if kind is None or not watched(unit):
+        return None
+    return line.event(kind, Target("service", line.node, unit), unit=unit, result=match["result"])
+
+
+_READERS: tuple[Callable[[_Line], Event | None], ...] = (_nvidia, _lost, _oom, _link, _boot, _service, _error)
 
 
 def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo) -> LogReading:

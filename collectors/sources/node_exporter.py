@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from collectors.meaning import Meaning, Row, counter, gauge, labels_of
+from collectors.services import watched
 from core.protocols import Join, SourcePlugin, TargetInfo
 from core.types import Series, SignalRef, Target
 
@@ -80,8 +81,12 @@ NETWORK: dict[str, Meaning] = {
     "transmit_errs_total": _DISCARDS,
     "transmit_drop_total": _DISCARDS,
     "carrier": gauge("nic.link_up"),
+    # Of a port that was taken down the kernel tells no carrier, neither yes nor no: only the state is left (second choice,
+    # because drivers that keep no state show a port that works as not up).
+    "up": gauge("nic.link_up"),
     "carrier_changes_total": counter("nic.carrier_changes_per_second"),
     "speed_bytes": gauge("nic.rate_bytes_per_second"),
+    "mtu_bytes": gauge("nic.mtu_bytes"),
 }
 
 # node_ethtool_<name>{device}: only what the interface's own counters do not hold as well (mlx5's names).
@@ -170,6 +175,18 @@ PCI: dict[str, Meaning] = {
     "node_pcidevice_current_link_transfers_per_second": gauge("link.pcie_transfers_per_second"),
     "node_pcidevice_max_link_transfers_per_second": gauge("link.pcie_max_transfers_per_second"),
 }
+# How a node is set up: which label of which series is which fact (`{board_id}`: of that kind of board only).
+FACTS: dict[str, tuple[str, str]] = {
+    "node_uname_info": ("kernel", "release"),
+    "node_dmi_info": ("bios of {product_name}", "bios_version"),
+    "node_infiniband_info": ("firmware of {board_id}", "firmware_version"),
+    "node_nvme_info": ("firmware of {model}", "firmware_revision"),
+}
+_FACT, _CHOSEN = gauge("label.present"), gauge("label.chosen")
+_GOVERNOR, _FIRST_CPU = "node_cpu_scaling_governor", "0"
+# What systemd says of a unit. The other states (activating, deactivating, inactive) are told by these two being 0.
+UNIT_STATES: dict[str, Meaning] = {"active": gauge("service.active"), "failed": gauge("service.failed")}
+_UNIT = "node_systemd_unit_state"
 _PCI_CLASSES = ("0x02", "0x0108", "0x03")  # network, NVMe, GPU: bridges and the rest are no part that is watched
 _INLET_TEMPERATURE, _FAN = gauge("node.inlet_temperature_celsius"), gauge("cooling.fan_rpm")
 
@@ -184,7 +201,8 @@ _PARTITION = re.compile(r"(loop|ram|zram|sr|fd|dm-).*|(nvme\d+n\d+|mmcblk\d+)p\d
 _EFA = re.compile(r"(rdmap\d+s\d+|efa_?\d+).*")
 _INLET = re.compile(r"inlet|ambient", re.IGNORECASE)
 # File systems that hold nothing of their own, and mounts of containers, which repeat the host's.
-_NO_STORAGE = re.compile(r"tmpfs|ramfs|devtmpfs|overlay|squashfs|iso9660|rootfs|autofs|nsfs|proc|sysfs|cgroup2?|efivarfs|"
+# A tmpfs somebody mounted (/tmp, a RAM disk for checkpoints) holds work and can be full; the system's own are left out by place.
+_NO_STORAGE = re.compile(r"ramfs|devtmpfs|overlay|squashfs|iso9660|rootfs|autofs|nsfs|proc|sysfs|cgroup2?|efivarfs|"
                          r"fuse\.lxcfs|fuse\.portal|erofs")
 _CONTAINERS = re.compile(r"/(dev|proc|run|sys|snap|var/lib/(docker|containers|containerd|kubelet|rancher))($|/.*)")
 _SHARED = re.compile(r"nfs\d?|lustre|beegfs.*|gpfs|ceph|fuse\.(ceph|juicefs|s3fs|gcsfuse|mount-s3).*|wekafs|cifs|smb\d?|9p")
@@ -260,6 +278,23 @@ def _pci(series: Series, target: TargetInfo) -> SignalRef | None:
     return PCI[series.name].ref(Target("link", target.node, address.lower()))
 
 
+def _fact(series: Series, target: TargetInfo) -> SignalRef | None:
+    labels = labels_of(series)
+    if series.name == _GOVERNOR:  # all CPUs of a node have the same: the first one speaks for them
+        value = labels.get("governor") if labels.get("cpu") == _FIRST_CPU else None
+        return _CHOSEN.ref(Target("label", target.node, f"governor={value}")) if value else None
+    what, label = FACTS[series.name]
+    if label not in labels:
+        return None
+    what = re.sub(r"\{(\w+)\}", lambda m: labels.get(m[1], ""), what)
+    return _FACT.ref(Target("label", target.node, f"{what}={labels[label]}"))
+
+
+def _unit(series: Series, target: TargetInfo) -> SignalRef | None:
+    name, meaning = series.label("name"), UNIT_STATES.get(series.label("state"))
+    return meaning.ref(Target("service", target.node, name)) if meaning and watched(name) else None
+
+
 def _cpu(series: Series, target: TargetInfo) -> SignalRef | None:
     signal = CPU_MODES.get(series.label("mode"))
     return counter(signal).ref(Target("node", target.node)) if signal else None
@@ -277,6 +312,7 @@ _Reader = Callable[[Series, TargetInfo], SignalRef | None]
 _READERS: dict[str, _Reader] = {
     "node_cpu_seconds_total": _cpu, "node_hwmon_temp_celsius": _sensor, "node_hwmon_fan_rpm": _sensor,
     **dict.fromkeys(DISK, _disk), **dict.fromkeys(FILESYSTEM, _filesystem), **dict.fromkeys(PCI, _pci),
+    _GOVERNOR: _fact, _UNIT: _unit, **dict.fromkeys(FACTS, _fact),
     **dict.fromkeys(NFS, _nfs), **dict.fromkeys((name for name, _ in NFS_OPERATIONS), _nfs),
 }
 
@@ -315,12 +351,16 @@ def described() -> Iterator[Row]:
     yield from (Row(f'{name}{{operation="{operation}"}}', meaning, "mount (`export`)")
                 for (name, operation), meaning in NFS_OPERATIONS.items())
     yield from (Row(name, meaning, "PCIe link (PCI address) of a NIC, NVMe drive or GPU") for name, meaning in PCI.items())
+    yield from (Row(name, _FACT, f"node's label `{what}` (`{label}`)") for name, (what, label) in FACTS.items())
+    yield Row(_GOVERNOR, _CHOSEN, "node's label `governor`, of the first CPU")
+    yield from (Row(f'{_UNIT}{{state="{state}"}}', meaning, "service (`name`), those that GPU work needs")
+                for state, meaning in UNIT_STATES.items())
     yield Row("node_hwmon_temp_celsius (named inlet or ambient)", _INLET_TEMPERATURE, "node")
     yield Row("node_hwmon_fan_rpm", _FAN, "fan (`chip`/`sensor`)")
 
 
 PLUGIN = SourcePlugin(
-    "node_exporter", map_series=map_series, prefixes=("node_",),
+    "node_exporter", map_series=map_series, prefixes=("node_",), second_choice=frozenset({"node_network_up"}),
     joins=(
         Join("node_hwmon_temp_celsius", "node_hwmon_sensor_label", ("chip", "sensor"), ("label",)),
         Join("node_disk_", "node_disk_info", ("device",), ("serial",)),

@@ -1,7 +1,7 @@
 """One rank's process is slower than its peers (a stray thread, a slow Python path): everybody waits for it.
 
-Its compute is longer and its waiting least; the GPU below it is sound, so the slowness follows the process, and a new
-start ends it. Most such spells end by themselves.
+Its compute is longer and its waiting least, while its GPU stands idle between kernels that come late: the GPU is sound, so
+the slowness follows the process, and a new start ends it. Most such spells end by themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def apply(world: World, planted: Planted) -> None:
     found = job_at(world, planted)
     rank = None if found is None else rank_at(world, planted, found[0])
     if found is not None and rank is not None:
-        found[1].compute[rank] *= compute_factor(world, planted.place, planted.severity * planted.level)
+        found[1].late[rank] *= compute_factor(world, planted.place, planted.severity * planted.level)
 
 
 PLUGIN = FaultPlugin(

@@ -19,6 +19,7 @@ from core.protocols import NotifierPlugin
 from core.render import dumps
 from core.targets import CLOSED_STATES
 from core.types import Incident, Outbound
+from pipeline.runbooks import runbook_url
 
 NOT_ENDED = "0001-01-01T00:00:00Z"  # what Alertmanager writes while an alert fires
 
@@ -63,6 +64,8 @@ def annotations_of(one: Incident, links: Mapping[str, str]) -> dict[str, str]:
         "reason": one.reason,
         "lost_gpu_hours": f"{one.lost_gpu_hours:.2f}",
     }
+    if known is not None:
+        found["runbook_url"] = runbook_url(one.fault, links)
     if links.get("explorer_url"):
         found["explorer"] = f"{links['explorer_url'].rstrip('/')}/incident?incident={one.id}"
     return found

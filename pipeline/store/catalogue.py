@@ -413,6 +413,11 @@ class Catalogue:
             sids = kind.sids[np.ix_(rows, np.flatnonzero(columns))]
             yield sids[sids != NONE]
 
+    def metric_types(self) -> list[tuple[str, str]]:
+        """(metric name, type) of every series that was ever seen, sorted, each pair once."""
+        wide = {(column.name, column.type) for kind in self.kinds.all for column in kind.columns}
+        return sorted(wide | {(one.name, one.type) for one in list(self._long.values())})
+
     def label_names(self) -> list[str]:
         """All label names in use, `__name__` included, sorted."""
         with self.lock:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from core.derive import absent
 from core.errors import BadInput, GreylagError
 from core.protocols import Matcher
+from core.types import Series
 from pipeline.store.catalogue import FOREVER
 from pipeline.store.ingest import HOUR_MS
 from pipeline.store.kinds import LONG
@@ -36,9 +37,16 @@ class History(Reading):
 
         Raises BadInput for another step, Refused(`too_many_samples`).
         """
+        return self._rolled(self._catalogue.match(matchers, None, None), start, end, step, most)
+
+    def rollups_of(self, series: Sequence[Series], start: int, end: int, step: int = MINUTE_MS,
+                   most: int = MOST_SAMPLES) -> list[Rollup]:
+        """As `rollup`, of these series; those that are not known are left out."""
+        return self._rolled(self._catalogue.ids_of(series), start, end, step, most)
+
+    def _rolled(self, ids: Ids, start: int, end: int, step: int, most: int) -> list[Rollup]:
         if step < MINUTE_MS or step % MINUTE_MS:
             raise BadInput("rollup", "step", step, "a multiple of 60000 ms is needed")
-        ids = self._catalogue.match(matchers, None, None)
         if not len(ids) or end < start:
             return []
         low, high = -(-start // step) * step, end // step * step + step - 1

@@ -12,7 +12,7 @@ from typing import Any
 from core.clock import rfc3339
 from core.errors import BadInput
 from core.render import plain
-from core.types import Action, Event, Finding, Incident, Outcome
+from core.types import Action, Event, Finding, Incident, Outcome, PartPast
 from pipeline.store.codec import decode
 from pipeline.store.database import Database
 
@@ -51,6 +51,20 @@ class Pages(Database):
                          " ORDER BY seq DESC LIMIT ?", [since if since is not None else 0, before, limit + 1])
         return _page(rows, limit, lambda row: str(row[0]), lambda row: {
             "at": rfc3339(row[1]), "action": plain(decode(Action, row[2])), "outcome": plain(decode(Outcome, row[3]))})
+
+    def part_page(self, since: int | None, limit: int, cursor: str | None = None, node: str | None = None) -> Page:
+        """The ledger of parts by their last change; of one node where it is named."""
+        where, values = ["updated_ms >= ?"], [since if since is not None else 0]
+        if node is not None:
+            where.append("node = ?")
+            values.append(node)  # type: ignore[arg-type]
+        if cursor is not None:
+            at, last = _read(cursor, r"(\d{1,16})\.(.{1,512})")
+            where.append("(updated_ms < ? OR (updated_ms = ? AND key > ?))")
+            values += [int(at), int(at), last]  # type: ignore[list-item]
+        rows = self.rows(f"SELECT updated_ms, key, body FROM parts WHERE {' AND '.join(where)}"
+                         " ORDER BY updated_ms DESC, key LIMIT ?", [*values, limit + 1])
+        return _page(rows, limit, lambda row: f"{row[0]}.{row[1]}", lambda row: plain(decode(PartPast, row[2])))
 
     def event_page(self, since: int, until: int, limit: int, cursor: str | None = None) -> Page:
         """Events with since <= at <= until (ms). The cursor is a time and how many events of that time were given."""

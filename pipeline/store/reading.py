@@ -161,6 +161,10 @@ class Reading(Samples):
         """The time (ms) of the first sample of any of the series; they must be known."""
         return int(self._catalogue.first_ms[self._catalogue.ids_of(series)].min())
 
+    def metric_types(self) -> list[tuple[str, str]]:
+        """(metric name, type as the exporter declared it), sorted."""
+        return self._catalogue.metric_types()
+
     def label_names(self, matchers: Sequence[Matcher] = (), start: int | None = None, end: int | None = None) -> list[str]:
         """Label names, `__name__` included, sorted; of the matching series where matchers or times are given."""
         if not matchers and start is None and end is None:
@@ -176,11 +180,15 @@ class Reading(Samples):
         found = self.series(matchers, start, end)
         return sorted({s.name if name == METRIC else s.label(name) for s in found} - {""})
 
-    def events(self, start: int, end: int, kinds: Sequence[str] = (), limit: int = 10_000) -> list[Event]:
-        """Events with start <= at <= end (ms), in time order; of the kinds where some are given; the newest `limit`."""
+    def events(self, start: int, end: int, kinds: Sequence[str] = (), limit: int = 10_000,
+               nodes: Sequence[str] | None = None) -> list[Event]:
+        """Events with start <= at <= end (ms), in time order; of the kinds where some are given; the newest `limit`. nodes: only
+        those of these nodes, and those of no node (a job's, the fleet's)."""
         among = f" AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
+        if nodes is not None:
+            among += f" AND (node IS NULL OR node IN ({', '.join('?' * len(nodes)) or 'NULL'}))"
         rows = self.rows("SELECT body FROM (SELECT body, at_ms, rowid AS n FROM events WHERE at_ms BETWEEN ? AND ?"
-                         f"{among} ORDER BY at_ms DESC, n DESC LIMIT ?) ORDER BY at_ms, n", [start, end, *kinds, limit])
+                         f"{among} ORDER BY at_ms DESC, n DESC LIMIT ?) ORDER BY at_ms, n", [start, end, *kinds, *(nodes or ()), limit])
         return [decode(Event, row[0]) for row in rows]
 
     def layout(self, layout_id: str) -> Layout | None:

@@ -16,7 +16,7 @@ from core.clock import rfc3339
 from core.errors import GreylagError
 from core.protocols import TickCommit
 from core.render import plain
-from core.types import Action, Finding, Incident, Outbound, Outcome
+from core.types import Action, Finding, Incident, Outbound, Outcome, PartPast
 from pipeline.store.codec import decode, encode
 from pipeline.store.database import Database
 
@@ -42,6 +42,7 @@ class Records(Database):
             self._write_ledger(cursor, commit)
             self._write_outbox(cursor, commit.outbox)
             self._write_records(cursor, commit)
+            self._write_parts(cursor, commit.parts)
             state = dict(commit.state or {})
             self.put(cursor, "state", {"key": (TEXT, list(state)), "text": (TEXT, list(state.values()))}, key="key")
 
@@ -93,6 +94,22 @@ class Records(Database):
         self.put(cursor, "records", {
             "seq": (WHOLE, range(first, first + len(rows))), "at_ms": (WHOLE, [r.at for r in rows]),
             "type": (TEXT, [r.type for r in rows]), "line": (TEXT, [r.line for r in rows])})
+
+    def _write_parts(self, cursor: duckdb.DuckDBPyConnection, parts: Sequence[PartPast]) -> None:
+        """The ledger's changed entries; one without incidents is taken out."""
+        over = [p.key for p in parts if not p.incidents]
+        if over:
+            cursor.execute("DELETE FROM parts WHERE key IN (SELECT unnest(?))", [over])
+        kept = [p for p in parts if p.incidents]
+        self.put(cursor, "parts", {
+            "key": (TEXT, [p.key for p in kept]), "kind": (TEXT, [p.target.kind for p in kept]),
+            "node": (TEXT, [p.target.node for p in kept]), "updated_ms": (WHOLE, [p.updated_at for p in kept]),
+            "incidents": (WHOLE, [p.incident_count for p in kept]), "body": (TEXT, [encode(p) for p in kept])}, key="key")
+
+    def write_parts(self, parts: Sequence[PartPast]) -> None:
+        """Commits entries of the parts' ledger outside of a tick: what was made from an older store's incidents."""
+        with self.transaction() as cursor:
+            self._write_parts(cursor, parts)
 
     @staticmethod
     def _next(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
@@ -146,6 +163,10 @@ class Records(Database):
         """
         return [(decode(Action, a), decode(Outcome, o)) for _, a, o in self._ledger(incident, since, limit)]
 
+    def ledger_rows(self, incident: str, limit: int) -> list[tuple[int, Action, Outcome]]:
+        """The newest `limit` rows of an incident's actions with their ticks (ms), oldest first."""
+        return [(int(tick), decode(Action, a), decode(Outcome, o)) for tick, a, o in self._ledger(incident, None, limit)]
+
     def _ledger(self, incident: str | None, since: int | None, limit: int | None) -> list[tuple[Any, ...]]:
         where, values = _where({"incident = ?": incident, "tick_ms >= ?": since})
         most = "" if limit is None else f" LIMIT {int(limit)}"
@@ -156,6 +177,11 @@ class Records(Database):
         """The newest `limit` rows of the ledger as shown in JSON, oldest first: {at, action, outcome}; at = the tick."""
         return [{"at": rfc3339(tick), "action": plain(decode(Action, a)), "outcome": plain(decode(Outcome, o))}
                 for tick, a, o in self._ledger(incident, since, limit)]
+
+    def part_records(self, limit: int = 1_000_000) -> list[PartPast]:
+        """The ledger of parts, the newest changed first."""
+        rows = self.rows("SELECT body FROM parts ORDER BY updated_ms DESC, key LIMIT ?", [limit])
+        return [decode(PartPast, row[0]) for row in rows]
 
     def records(self, after_seq: int = 0, limit: int = 1000) -> list[tuple[int, str]]:
         """Lines of the journal after a number, in order: (number, line of JSON)."""

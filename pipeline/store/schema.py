@@ -54,6 +54,11 @@ OTHERS = (
     "CREATE TABLE IF NOT EXISTS records (seq BIGINT, at_ms BIGINT, type VARCHAR, line VARCHAR)",
     "CREATE TABLE IF NOT EXISTS state (key VARCHAR, text VARCHAR)",
 )
+# Tables that came after version 2. An older program goes on without them, so they make no new version.
+ADDED = {
+    "parts": "CREATE TABLE IF NOT EXISTS parts (key VARCHAR, kind VARCHAR, node VARCHAR, updated_ms BIGINT, incidents BIGINT,"
+             " body VARCHAR)",
+}
 
 
 def database_file(path: Path) -> Path:
@@ -114,12 +119,13 @@ def prepare(cursor: duckdb.DuckDBPyConnection, where: str) -> None:
             allowed = f"this Greylag understands schemas up to {SCHEMA_VERSION}: install a newer Greylag"
             raise BadInput(where, "", f"a store of schema {found}", allowed)
         if found == SCHEMA_VERSION:
+            _add(cursor, tables, where)
             return
         if found != 1:
             raise BadInput(where, "", f"a store of schema {found}", "a store of schema 1 or 2 is needed")
     try:
         cursor.execute("BEGIN")
-        for statement in OTHERS:
+        for statement in (*OTHERS, *ADDED.values()):
             cursor.execute(statement)
         if "meta" in tables:
             migrate(cursor)
@@ -129,6 +135,16 @@ def prepare(cursor: duckdb.DuckDBPyConnection, where: str) -> None:
         cursor.execute("DELETE FROM meta WHERE key = 'schema_version'")
         cursor.execute("INSERT INTO meta VALUES ('schema_version', ?)", [str(SCHEMA_VERSION)])
         cursor.execute("COMMIT")
+    except duckdb.Error as error:
+        raise GreylagError(f"{where}: the tables could not be created ({first_line(error)})") from None
+
+
+def _add(cursor: duckdb.DuckDBPyConnection, tables: set[str], where: str) -> None:
+    """Creates the added tables that a store of this version lacks."""
+    try:
+        for name, statement in ADDED.items():
+            if name not in tables:
+                cursor.execute(statement)
     except duckdb.Error as error:
         raise GreylagError(f"{where}: the tables could not be created ({first_line(error)})") from None
 

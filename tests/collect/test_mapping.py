@@ -50,7 +50,7 @@ def test_l4_full_scrape():
     assert 1e8 < found["gpu.sm_clock_hertz"]["0"] < 3e9
     assert np.isnan(found["gpu.memory_temperature_celsius"]["0"])
     assert 1e9 < found["gpu.memory_free_bytes"]["0"] < 3e10
-    gpus = {ref.target.id for ref in layout.signals}
+    gpus = {ref.target.id for ref in layout.signals if ref.target.kind == "gpu"}
     assert len(gpus) == 1
     assert all(uuid.startswith("GPU-") for uuid in gpus)
 

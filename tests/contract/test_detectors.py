@@ -14,7 +14,7 @@ from core.faults import faults
 from core.plugins import load_plugins
 from core.signals import SIGNALS
 from core.window import Block, Window
-from tests.contract import windows
+from tests.contract import gpu_plants, host_plants, windows
 from tests.contract.windows import Cluster
 
 PLUGINS = load_plugins("detectors")
@@ -25,12 +25,14 @@ NAMES = sorted(PLUGINS)
 class Scenario:
     """How to plant the detector's own fault, and the key of the part that it must name.
 
-    of_greylag: the parts are Greylag's own processes, which say the same whether or not nodes are silent.
+    of_greylag: the parts are Greylag's own processes, which say the same whether or not nodes are silent. of_several: it
+    takes several nodes to be seen.
     """
 
     plant: Callable[[object, int], object]
     culprit: str
     of_greylag: bool = False
+    of_several: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -56,7 +58,25 @@ SCENARIOS: dict[str, Scenario] = {
     "ecc_correctable_storm": Scenario(lambda c, at: c.put("gpu.ecc_correctable_per_second", 40.0, at, None, [11]),
                                       "gpu:GPU-n001-3"),
     "pcie_degraded": Scenario(lambda c, at: c.put("gpu.pcie_link_width", 8.0, at, None, [11]), "gpu:GPU-n001-3"),
+    "clock_loss": Scenario(lambda c, at: gpu_plants.lose_clock(c, 11, at), "gpu:GPU-n001-3"),
+    "gpu_slow": Scenario(lambda c, at: gpu_plants.slow_rank(c, 11, at), "gpu:GPU-n001-3"),
+    "gpu_memory_leaked": Scenario(lambda c, at: gpu_plants.leak(c, 11, at), "gpu:GPU-n001-3"),
+    "cooling_fault": Scenario(gpu_plants.heat_loop, "cooling:/loop1", of_several=True),
+    "throughput_drop": Scenario(windows.slow_down, "job:llm/"),
+    "straggler": Scenario(lambda c, at: windows.lag(c, 11, at), "rank:llm/11"),
+    "data_stall": Scenario(windows.wait_for_data, "job:llm/"),
+    "exporter_partial": Scenario(lambda c, at: host_plants.drop_fields(c, [11], at), "gpu:GPU-n001-3"),
+    "target_down": Scenario(lambda c, at: host_plants.stop_exporter(c, 1, at), "node:n001/"),
+    "service_down": Scenario(lambda c, at: host_plants.stop_service(c, 1, at), "node:n001/"),
+    "config_drift": Scenario(lambda c, at: host_plants.set_label(c, 1, at), "node:n001/", of_several=True),
+    "storage_slow": Scenario(host_plants.slow_storage, "storage:/scratch", of_several=True),
+    "disk_slow": Scenario(lambda c, at: host_plants.slow_disk(c, 1, at), "disk:n001/nvme1n1"),
     "stalled_loss": Scenario(lambda c, at: windows.hang(c, at, behind=11), "rank:llm/11"),
+    "loss_spike": Scenario(windows.spike, "job:llm/"),
+    "checkpoint_stale": Scenario(windows.stop_saving, "job:llm/"),
+    "job_crash_loop": Scenario(windows.crash_at_one_step, "job:llm/"),
+    "silent_corruption": Scenario(lambda c, at: windows.corrupt(c, 11, at), "rank:llm/11"),
+    "inference_slow": Scenario(windows.answer_slowly, "job:chat/"),
 }
 
 
@@ -202,7 +222,7 @@ def test_a_single_node_is_judged(name: str) -> None:
         half = values.shape[1] // 2
         one.signals[signal] = values[:, half:].copy()
     assert not faulty(healthy)
-    assert faulty(judge(name, one.window())) == [culprit]
+    assert faulty(judge(name, one.window())) == ([] if SCENARIOS[name].of_several else [culprit])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -244,7 +264,7 @@ def _large() -> Window:
     big = Cluster(nodes=4, ticks=1)
     big.nodes, big.ticks = 1000, 120
     names = [f"n{i:04d}" for i in range(1000)]
-    kinds = {"gpu": 8, "nic": 8, "node": 1, "rank": 8, "collector": 1, "mount": 1}
+    kinds = {kind: len(parts) // 4 for kind, parts in base.entities.items()}
     entities = {k: tuple(replace(base.entities[k][c % per], node=n, id=None, rank=i * 8 + c if k == "rank" else None)
                          for i, n in enumerate(names) for c in range(per)) for k, per in kinds.items()}
     window = base.window()

@@ -13,6 +13,7 @@ import numpy as np
 from core.signals import SIGNALS
 from core.types import Event, JobState, Target
 from core.window import Block, NicPlace, Place, Topology, Window
+from tests.contract import host_plants
 
 STEP = 15
 START = 1_790_000_000_000 // 15_000 * 15_000
@@ -49,7 +50,8 @@ class Cluster:
         self.entities = {"gpu": gpus, "nic": nics, "node": tuple(Target("node", n) for n in names),
                          "rank": ranks if self.trainer else (),
                          "mount": tuple(Target("mount", n, "/scratch") for n in names),
-                         "collector": tuple(Target("collector", device=f"collector-{n}") for n in names)}
+                         "collector": tuple(Target("collector", device=f"collector-{n}") for n in names),
+                         "job": tuple(Target("job", n, job=f"chat@{n}:8000") for n in names)}
         self.names = names
         if self.job is None:
             self.job = JobState(JOB, "train" if self.trainer else "unknown", tuple(names),
@@ -59,6 +61,8 @@ class Cluster:
         self._ranks()
         self._node()
         self._collectors()
+        host_plants.furnish(self)
+        self._endpoints()
 
     def rng(self, name: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
@@ -133,7 +137,9 @@ class Cluster:
         self.signals["rank.loss"] = np.tile(loss[:, None], (1, n))
         self.signals["rank.grad_norm"] = np.abs(self.rng("norm").normal(0.3, 0.05, (t, n)))
         self.signals["rank.collective_seq"] = self.signals["rank.step"] * 40
+        self.signals["rank.last_checkpoint_step"] = np.floor(self.signals["rank.step"] / 30) * 30
         self.signals["rank.comm_wait_seconds"] = np.full((t, n), 0.3 * self.step_seconds)
+        self.signals["rank.data_wait_seconds"] = 0.02 * self.rng("data").lognormal(0.0, 0.4, (t, n))
         if self.phases:
             for phase in ("init", "warmup", "train", "eval", "checkpoint", "done"):
                 self.signals[f"rank.phase_{phase}"] = np.full((t, n), float(phase == "train"))
@@ -157,6 +163,18 @@ class Cluster:
         self.signals["collector.targets"] = np.full((t, n), 300.0)
         self.signals["collector.missed_slots_per_second"] = self.rng("missed").poisson(2e-4, (t, n)) / STEP
         self.signals["collector.lag_seconds"] = self.rng("lag").uniform(1.0, 16.0, (t, n))
+
+    def _endpoints(self) -> None:
+        """An inference server a node: some 40 requests at a time, 25 ms a token, more with more requests."""
+        shape = (self.ticks, self.nodes)
+        running = np.round(40 + 6 * self.rng("running").normal(0, 1, shape)).clip(20, 60)
+        gaps = 960 * self.rng("gaps").normal(1, 0.05, shape)
+        token = 0.018 * (1 + running / 100) * self.rng("token").normal(1, 0.03, shape)
+        arrivals = self.rng("arrivals").normal(3.0, 0.4, shape)
+        for name, values in (("requests_running", running), ("requests_waiting", np.zeros(shape)), ("requests_per_second", arrivals),
+                             ("first_tokens_per_second", arrivals), ("request_time_ratio", running), ("kv_cache_ratio", running / 120),
+                             ("token_gaps_per_second", gaps), ("token_time_ratio", gaps * token), ("tokens_per_second", gaps)):
+            self.signals[f"job.{name}"] = values
 
     # --- what tests do to it ------------------------------------------------------------------------------------------
     def put(self, signal: str, value: object, start: int, stop: int | None = None, columns: object = None) -> Cluster:
@@ -234,9 +252,9 @@ class Cluster:
             for array in (data, blocks[name].age_seconds, blocks[name].interval_seconds, first):
                 array.flags.writeable = False
         topology = Topology(
-            {n: Place(n, "p5", leaf=f"leaf{i % 2}" if leaves else None) for i, n in enumerate(self.names)},
+            {n: Place(n, "p5", leaf=f"leaf{i % 2}" if leaves else None, cooling=f"loop{i % 2}") for i, n in enumerate(self.names)},
             {(t.node or "", t.device or ""): NicPlace(t.node or "", t.device or "", c % 8)
-             for c, t in enumerate(self.entities["nic"])})
+             for c, t in enumerate(self.entities["nic"])}, {"scratch": tuple(self.names)})
         times.flags.writeable = False
         assert self.job is not None
         job = self.job
@@ -327,4 +345,57 @@ def stand(cluster: Cluster, node: int, start: int) -> Cluster:
     for name, values in cluster.signals.items():
         if name.startswith("gpu."):
             values[start:, 8 * node:8 * node + 8] = values[start, 8 * node:8 * node + 8]
+    return cluster
+
+
+def slow_down(cluster: Cluster, start: int, share: float = 0.25) -> Cluster:
+    """All steps of the job take longer, nobody waits more than before."""
+    return cluster.add("rank.step_seconds", share * cluster.step_seconds, start)
+
+
+def lag(cluster: Cluster, column: int, start: int, share: float = 0.25) -> Cluster:
+    """A rank works longer than before; all others wait for it, and each step of the job takes longer."""
+    others = [c for c in range(cluster.width("rank")) if c != column]
+    cluster.add("rank.step_seconds", share * cluster.step_seconds, start)
+    return cluster.add("rank.comm_wait_seconds", share * cluster.step_seconds, start, None, others)
+
+
+def wait_for_data(cluster: Cluster, start: int, share: float = 0.2) -> Cluster:
+    """All ranks wait for their next batch, and each step of the job takes longer."""
+    cluster.add("rank.step_seconds", share * cluster.step_seconds, start)
+    return cluster.add("rank.data_wait_seconds", share * cluster.step_seconds, start)
+
+
+# --- the health of jobs -----------------------------------------------------------------------------------------------
+def spike(cluster: Cluster, start: int) -> Cluster:
+    """The loss jumps, and the gradient norm with it."""
+    cluster.signals["rank.grad_norm"][start:] *= 20
+    return cluster.add("rank.loss", 1.4, start)
+
+
+def stop_saving(cluster: Cluster, start: int) -> Cluster:
+    """A job that saved each two minutes, before the window too, saves no more and trains on."""
+    job = Target("job", job=JOB)
+    cluster.events += [Event(START - 40_000 - 120_000 * k, job, "checkpoint", {"step": 990 - 30 * k, "state": "saved"})
+                       for k in range(3, -1, -1)]
+    return cluster.put("rank.last_checkpoint_step", cluster.signals["rank.last_checkpoint_step"][start - 1], start)
+
+
+def crash_at_one_step(cluster: Cluster, start: int) -> Cluster:
+    """Every two minutes the job starts again from its checkpoint and dies where it died before."""
+    top = cluster.signals["rank.step"][start - 1].copy()
+    for tick in range(start, cluster.ticks):
+        cluster.signals["rank.step"][tick] = top - 30 + np.floor(3.75 * ((tick - start) % 8))
+    return cluster
+
+
+def corrupt(cluster: Cluster, rank: int, start: int) -> Cluster:
+    """A rank's gradients are no longer what those of its peers are."""
+    cluster.signals["rank.grad_norm"][start:, rank] *= 3
+    return cluster
+
+
+def answer_slowly(cluster: Cluster, start: int) -> Cluster:
+    """One endpoint takes twice as long for each token."""
+    cluster.signals["job.token_time_ratio"][start:, 1] *= 2
     return cluster

@@ -118,9 +118,14 @@ def image(c: Cluster) -> Cluster:
 
 
 def small(c: Cluster) -> Cluster:
-    c.put("mount.size_bytes", 1e9, 0)
-    c.put("mount.available_bytes", 5e8, 0)
-    return c.put("mount.available_bytes", 1e6, 50, None, [1])
+    c.put("mount.size_bytes", 8e6, 0)
+    c.put("mount.available_bytes", 5e6, 0)
+    return c.put("mount.available_bytes", 1e4, 50, None, [1])
+
+
+def never_synced(c: Cluster) -> Cluster:
+    c.put("node.clock_error_seconds", 16.0, 0)
+    return c.put("node.clock_synced", 0.0, 0)
 
 
 @pytest.mark.parametrize(("detector", "alike"), [
@@ -128,7 +133,8 @@ def small(c: Cluster) -> Cluster:
     ("power_cap", capped), ("power_cap", fleet_wide_limit), ("power_brake", capped), ("power_brake", heat),
     ("memory_pressure", little_left), ("memory_pressure", cache_stalls), ("clock_skew", clock_step),
     ("cpu_starved", busy_everywhere), ("cpu_starved", busy_minute), ("exporter_stale", slow_cycle), ("exporter_stale", idle), ("exporter_stale", whole_watts),
-    ("exporter_stale", exporter_gone), ("clock_skew", lost_source), ("disk_full", image), ("disk_full", small),
+    ("exporter_stale", exporter_gone), ("clock_skew", lost_source), ("clock_skew", never_synced),
+    ("disk_full", image), ("disk_full", small),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_stays_silent_on_look_alikes(detector: str, alike: Callable[[Cluster], Cluster]) -> None:
     """What only looks like the fault opens nothing."""
@@ -172,9 +178,18 @@ def test_an_oom_kill_is_told_with_its_line() -> None:
 @pytest.mark.parametrize(("put", "reason"), [
     (lambda c: c.put("mount.readonly", 1.0, 60, None, [1]), "read_only"),
     (lambda c: c.put("mount.available_bytes", 1e10, 0, None, [1]), "full"),
+    (lambda c: c.put("mount.size_bytes", 5e7, 0).put("mount.available_bytes", 4e7, 0).put(
+        "mount.available_bytes", 0.0, 70, None, [1]), "full"),
 ])
 def test_a_file_system_that_changed_or_differs_is_found(put: Callable[[Cluster], Cluster], reason: str) -> None:
     """Read-only since a moment, or full from the start where other nodes have room."""
     plugin = PLUGINS["disk_full"]
     found = [v for v in plugin.judge(put(Cluster()).window(), plugin.params()) if v.state == "faulty"]
     assert [(v.target.key, v.reason) for v in found] == [("mount:n001//scratch", reason)]
+
+
+@pytest.mark.parametrize("since", [0, 60])
+def test_a_clock_that_lost_its_source_for_hours_is_told(since: int) -> None:
+    """The kernel's bound has grown to 16 s: the clock followed a source before, or those of the other nodes do."""
+    cluster = Cluster().put("node.clock_error_seconds", 16.0, since, None, [1])
+    assert faulty(cluster.put("node.clock_synced", 0.0, since, None, [1]), "clock_skew") == ["node:n001/"]

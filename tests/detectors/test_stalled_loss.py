@@ -243,6 +243,25 @@ def test_several_ranks_equally_behind_are_the_whole_job() -> None:
     assert set(faulty(cluster.window())) == {JOB_KEY}
 
 
+def silent(cluster: Cluster, rank: int, since: int) -> Cluster:
+    for name in [n for n in cluster.signals if n.startswith("rank.")]:
+        cluster.put(name, np.nan, since, None, [rank])
+    return cluster
+
+
+@pytest.mark.parametrize(("since", "asked", "named"), [(50, True, True), (50, False, False), (85, True, False)],
+                         ids=["stopped", "nobody_asks", "fell_silent_later"])
+def test_the_rank_whose_page_comes_no_more_is_the_culprit(since: int, asked: bool, named: bool) -> None:
+    """A process that stands still answers nothing, while the others wait: they differ by a collective, as victims do."""
+    cluster = silent(hang(Cluster(nodes=2), 50), 5, since)
+    cluster.add("rank.collective_seq", -1, 50, None, [4, 6, 7])
+    if asked:
+        cluster.put("exporter.state", 2.0, since, None, [0])
+    found = {v.target.key: v for v in judge(cluster.window()) if v.state == "faulty"}
+    assert (f"rank:{JOB}/5" in found, len(found)) == (named, 1)
+    assert not named or found[f"rank:{JOB}/5"].reason == "answers_no_more"
+
+
 def test_what_stands_out_is_suspected_not_blamed() -> None:
     """A GPU that idles while the others wait, and the rank that waited least, are suspects."""
     cluster = hang(Cluster(nodes=2), 50).put("gpu.utilization_ratio", 0, 50, None, [6])

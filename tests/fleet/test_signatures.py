@@ -204,7 +204,7 @@ CASES = [
     Case("nonfinite_loss", 60, "job.nonfinite", "", f"{QUIET} job.steps gpu.power gpu.clock", severity=None),
     Case("loss_spike", 60, "job.loss job.grad", "", f"{QUIET} job.steps gpu.power job.nonfinite", severity=None),
     Case("loss_divergence", 120, "job.loss job.grad", "", f"{QUIET} job.steps gpu.power job.nonfinite", severity=None),
-    Case("straggler", 60, "rank.compute", "", f"{QUIET} gpu.clock gpu.temperature gpu.util", "", "rank.comm"),
+    Case("straggler", 60, "rank.compute", "", f"{QUIET} gpu.clock gpu.util", "", "rank.comm"),
     Case("data_stall", 60, "rank.data job.step_seconds", "gpu.power", f"{QUIET} rank.compute host.io_waiting storage.wait"),
     Case("data_stall_cpu", 60, "rank.data job.step_seconds", "", f"{QUIET} rank.compute host.disk_await storage.wait", "rank.data",
          "rank.comm"),

@@ -24,17 +24,21 @@ def test_every_series_of_the_page_is_there(watched):
     """Names and labels are the exporter's, with job, instance and the group's labels added, as Prometheus does it."""
     greylag, target = watched.greylag, {"job": "node", "instance": watched.address, "cluster": "lab"}
     expected = page_series(watched.address)
-    answer = greylag.http.get("/api/v1/series", params={"match[]": '{job="node"}'}).raise_for_status().json()["data"]
-    found = set()
-    for one in answer:
-        labels = dict(one)
-        name = labels.pop("__name__")
-        assert labels.items() >= target.items(), one
-        found.add((name, tuple(sorted((k, v) for k, v in labels.items() if k not in target))))
-    # A page holds what its own scrape added (a status code seen for the first time): that may come a scrape later.
-    missing = {one for one in expected - found if not one[0].startswith(("promhttp_", "process_", "go_"))}
-    assert missing == set()
-    assert len(found) > 200
+
+    def series() -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        found = set()
+        for one in greylag.http.get("/api/v1/series", params={"match[]": '{job="node"}'}).raise_for_status().json()["data"]:
+            labels = dict(one)
+            name = labels.pop("__name__")
+            assert labels.items() >= target.items(), one
+            found.add((name, tuple(sorted((k, v) for k, v in labels.items() if k not in target))))
+        return found
+
+    # A page holds what its own scrape added (a status code seen for the first time), and interfaces that came a moment ago:
+    # that may come a scrape later.
+    wait_for(lambda: not {one for one in expected - series() if not one[0].startswith(("promhttp_", "process_", "go_"))},
+             10, "the last series of the page")
+    assert len(series()) > 200
 
 
 def test_values_are_the_exporters(watched):

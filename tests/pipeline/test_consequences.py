@@ -19,8 +19,12 @@ def fatal(target: Target, fault: str, onset: int = T0) -> Finding:
     return finding(target, fault, severity=0.9, reason="fatal_xid", onset=onset)
 
 
-def hang(onset: int = T0, target: Target = JOB) -> Finding:
-    return stall(target, reason="no_step", onset=onset, severity=0.9)
+def hang(onset: int = T0, target: Target = JOB, reason: str = "no_step") -> Finding:
+    return stall(target, reason=reason, onset=onset, severity=0.9)
+
+
+def down(node: int) -> Finding:
+    return finding(Target("node", f"n{node}"), "target_down", severity=0.3, reason="exporter_down")
 
 
 CASES = [
@@ -35,6 +39,9 @@ CASES = [
     ("heat does not stop a job", [finding(gpu(1)), hang(T0)], ["stalled_loss", "thermal_throttle"]),
     ("of two causes the first one has it", [fatal(gpu(1), "gpu_lost", T0), fatal(gpu(2), "gpu_lost", T0 + MINUTE), hang(T0)],
      ["gpu_lost", "gpu_lost"]),
+    ("a rank that stands still serves no page", [hang(T0, rank(9, 1, 1), "answers_no_more"), down(1)], ["stalled_loss"]),
+    ("another node's exporter is down", [hang(T0, rank(9, 1, 1), "answers_no_more"), down(2)], ["stalled_loss", "target_down"]),
+    ("a rank that answers and is behind", [hang(T0, rank(9, 1, 1)), down(1)], ["stalled_loss", "target_down"]),
     ("a GPU that is lost shows other XIDs", [fatal(gpu(1), "gpu_lost"), fatal(gpu(1), "xid_fatal"), hang(T0)], ["gpu_lost"]),
     ("another GPU's XID stays", [fatal(gpu(1), "gpu_lost"), fatal(gpu(2), "xid_fatal")], ["gpu_lost", "xid_fatal"]),
     ("both ends of an NVLink count", [finding(gpu(1, 2), "nvlink_errors"), fatal(gpu(1, 5), "nvlink_errors")], ["nvlink_errors"]),

@@ -302,3 +302,14 @@ def test_lost_gpu_hours(steps: list[float], seconds: list[float], share: float) 
     book = IncidentBook()
     book.update(ranks_window(0, steps, seconds), [finding(gpu(0), at=tick(0), onset=tick(-10))], ())
     assert book.open()[0].lost_gpu_hours == pytest.approx(8 * 15 / 3600 * share)
+
+
+def test_losses_by_job_the_worst_on_top() -> None:
+    """A hang costs all of its job's GPUs, a part without a job nothing; a restart keeps the sums."""
+    book = IncidentBook()
+    book.update(ranks_window(0, [9.0] * 40, [1.0] * 40), [finding(gpu(0), at=tick(0), onset=tick(-10)), finding(gpu(5), at=tick(0))], ())
+    again = IncidentBook()
+    again.load(book.dump())
+    [row] = again.losses()
+    assert (row["job"], row["open"], [one["fault"] for one in row["incidents"]]) == ("j", 1, ["thermal_throttle"])
+    assert row["lost_gpu_hours"] == pytest.approx(8 * 15 / 3600)

@@ -14,6 +14,7 @@ from core.inventory import Inventory
 from core.types import Event, Target
 from pipeline.ring import Ring
 from pipeline.ring_bench import bench_ring
+from pipeline.ring_exporters import FEED_NUMBER
 from tests.pipeline.worlds import GPU, T0, batch, inventory, layout, scrape, tick
 
 TEMP, ENERGY, NVLINK = "gpu.temperature_celsius", "gpu.energy_watts", "gpu.nvlink_bytes_per_second"
@@ -294,7 +295,8 @@ def test_parts_that_are_long_gone_are_dropped() -> None:
         ring.feed(batch(scrape(more, tick(i), 1), layouts=[more] if not i else []))
         seen = ring.window(tick(i))
     assert [t.node for t in seen.of_kind("gpu")] == ["n2"]
-    assert int(ring._rows.alive.sum()) == 1
+    assert int((ring._rows.alive & (ring._rows.feed != FEED_NUMBER)).sum()) == 1
+    assert [t.node for t in seen.of_kind("exporter")] == ["n2"]
 
 
 def test_pages_of_one_target_in_turn() -> None:
@@ -325,7 +327,7 @@ def test_signals_of_another_kind_are_left_out() -> None:
     """A layout that gives a node's signal to a GPU does not stop the tick."""
     one, ring = layout([("node.load1", GPU, False), (TEMP, GPU, False)]), Ring(Inventory())
     ring.feed(batch(scrape(one, T0, 1, 2), layouts=[one]))
-    assert sorted(ring.window(T0).blocks) == [TEMP]
+    assert sorted(ring.window(T0).blocks) == ["exporter.series", "exporter.state", TEMP]
 
 
 def test_silence() -> None:

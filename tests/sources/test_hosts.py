@@ -23,14 +23,19 @@ PAGES = [
     # a port's state: 4 is active; a speed of -1 is no speed
     ('node_infiniband_state_id{device="mlx5_0",port="1"} 1\nnode_network_speed_bytes{device="ens5"} -125000\n',
      [("nic.link_up", "n1", "mlx5_0/1", 0, False), ("nic.rate_bytes_per_second", "n1", "ens5", None, False)]),
+    # a port that was taken down has no carrier line at all: its state is left
+    (f'node_network_up{{{D}}} 0\nnode_network_carrier{{device="ens6"}} 1\nnode_network_up{{device="ens6"}} 1\n',
+     [("nic.link_up", "n1", "ens5", 0, False), ("nic.link_up", "n1", "ens6", 1, False), ("nic.link_up", "n1", "ens6", 1, False)]),
     # file systems: containers' and empty ones are none; shares go by what all nodes call them
     ('node_filesystem_avail_bytes{device="/dev/nvme0n1p2",fstype="ext4",mountpoint="/"} 5\n'
      'node_filesystem_avail_bytes{device="tmpfs",fstype="tmpfs",mountpoint="/dev/shm"} 5\n'
+     'node_filesystem_avail_bytes{device="ram",fstype="tmpfs",mountpoint="/scratch/ram"} 7\n'
      'node_filesystem_avail_bytes{device="overlay",fstype="overlay",mountpoint="/x"} 5\n'
      'node_filesystem_avail_bytes{device="/dev/sda1",fstype="ext4",mountpoint="/var/lib/kubelet/pods/1/vol"} 5\n'
      'node_filesystem_avail_bytes{device="10.0.0.1:/home",fstype="nfs4",mountpoint="/home"} 6\n'
      'node_filesystem_readonly{device="10.0.0.9@tcp:/fsx",fstype="lustre",mountpoint="/fsx"} 0\n',
-     [("mount.available_bytes", "n1", "/", 5, False), ("mount.available_bytes", "n1", "10.0.0.1:/home", 6, False),
+     [("mount.available_bytes", "n1", "/", 5, False), ("mount.available_bytes", "n1", "/scratch/ram", 7, False),
+      ("mount.available_bytes", "n1", "10.0.0.1:/home", 6, False),
       ("mount.readonly", "n1", "fsx", 0, False)]),
     # EDAC: the controllers' totals, not their rows and channels
     ('node_edac_correctable_errors_total{controller="0"} 1\nnode_edac_csrow_correctable_errors_total{controller="0",csrow="0"} 3\n'

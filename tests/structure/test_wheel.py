@@ -30,7 +30,7 @@ def test_the_wheel_holds_the_nine_folders_and_no_tests(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["core/faults.yaml", "sample_data/policies/demo.yaml", "sample_data/policies/observe.yaml",
-                                  "app/explorer.py", "core/contracts.md"])
+                                  "app/explorer.py", "core/contracts.md", "pipeline/fault_pages/thermal_throttle.md"])
 def test_the_wheel_holds_the_data_that_the_product_reads(wheel: Path, name: str) -> None:
     """Data files travel with the code."""
     assert name in zipfile.ZipFile(wheel).namelist()

@@ -30,6 +30,11 @@ def incident(name: str, fault: str, culprit: Target | None, state: str, signal: 
 INCIDENTS = [incident("inc-open", "thermal_throttle", HOT, "acting", "gpu.temperature_celsius"),
              incident("inc-done", "packet_loss", LOSSY, "resolved", "nic.packets_lost_per_second", resolved_at=AT + 300_000)]
 ACTION = Action("inc-done/1/1", "drain", LOSSY, {}, 60.0, "act", "inc-done", 1, 1, AT, "policy")
+BESIDES = {  # what an incident's document has besides
+    "timeline": [{"at": rfc3339(AT - 600_000), "kind": "change", "text": "driver 550 → 570", "target": plain(Target("node", "n2")),
+                  "seconds_from_onset": -480.0, "actor": "anna"}],
+    "changes": [], "marks": [], "runbook_url": "http://greylag:9470/runbooks/thermal_throttle",
+    "blind_spots": [{"fault": "power_brake", "state": "lost", "any_of": ["gpu.throttle_reasons_bits"], "nodes": ["n2"], "count": 1}]}
 NODES = [{"name": f"n{i}", "state": state, "rack": f"rack-{i % 2}", "leaf": None} for i, state in
          enumerate(["in_service", "in_service", "in_service", "drained", "spare"])]
 
@@ -74,7 +79,7 @@ class FakeApi:
             one = [row for row in rows if row["id"] == name.partition("/")[2]]
             done = plain(Outcome(ACTION.id, "DONE", "done", 90.0, AT))
             actions = [{"at": rfc3339(AT), "action": plain(ACTION), "outcome": done}] if name.endswith("done") else []
-            return {"incident": one[0], "actions": actions} if one else None
+            return {"incident": one[0], "actions": actions, **BESIDES} if one else None
         return {
             "incidents": {"items": rows, "next": None}, "inventory": {"nodes": [] if self.empty else NODES},
             "coverage": {"items": [], "next": None, "nodes": {} if self.empty else {"n0": "fresh", "n1": "lost", "n2": "fresh"}},

@@ -12,9 +12,9 @@ from streamlit.testing.v1 import AppTest
 
 from app.demo import explorer_command
 from app.story import evidence
-from core.clock import monotonic_seconds
+from core.clock import monotonic_seconds, rfc3339
 from tests import needs
-from tests.views.fakeapi import INCIDENTS, FakeApi
+from tests.views.fakeapi import AT, INCIDENTS, FakeApi
 
 EXPLORER = str(needs.ROOT / "app" / "explorer.py")
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -98,6 +98,17 @@ def test_an_incident_shows_evidence_against_its_peers(serve: Callable[..., FakeA
 def rows(arrow: bytes) -> list[dict[str, object]]:
     with pa.ipc.open_stream(arrow) as reader:
         return list(reader.read_all().to_pylist())
+
+
+def test_an_incident_shows_what_changed_and_what_is_not_watched(serve: Callable[..., FakeApi]) -> None:
+    """The timeline with who did it, the blind spots, and the page of the fault."""
+    serve()
+    test = page("incident_page", incident="inc-open")
+    tables = [frame.value.to_dict("records") for frame in test.dataframe]
+    assert {"UTC": rfc3339(AT - 600_000)[:19].replace("T", " "), "kind": "change", "what": "driver 550 → 570", "part": "n2", "by": "anna"} in [
+        row for table in tables for row in table]
+    assert {"fault": "power_brake", "why": "lost", "needs": "gpu.throttle_reasons_bits", "nodes": "n2"} in [row for table in tables for row in table]
+    assert "(http://greylag:9470/runbooks/thermal_throttle)" in " ".join(one.value for one in test.markdown)
 
 
 @pytest.mark.parametrize("name", ["fleet_page", "incident_page"])

@@ -1,0 +1,376 @@
+"""Which scenarios a suite is made of: faults packed onto jobs and nodes of small fleets, so that a CPU second tells much.
+
+Three kinds of scenario. local: faults of parts, nodes and jobs; each job has at most one fault at a time that costs its step
+(lane J) and one that does not (lane H, on another node), in two periods one after the other. No fault's name stands in
+a period more often than `_most` allows: equal faults close together would rightly be one shared incident. wide: what covers many nodes, one after the
+other. calm: look-alikes only. stress: local ones with twice the noise, a long scrape interval or series missing; they
+count in their slices, never in the macro figures.
+The same suite and first seed give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from core.protocols import FaultPlugin
+from fleet.build import all_plugins
+from fleet.hardware import DEFAULT_KIND, NODE_TYPES, NodeType
+from fleet.jobs import SHAPES
+from fleet.scenario import Entry, FleetSpec, JobSpec, Scenario, duration_text, node_names
+from fleet.telemetry import TIERS
+
+STREAM = 8201
+TUNING_SEEDS = 10_000
+# A period: a fault begins in its first minutes, lasts, and there is time for the job to come back before the next.
+WARM_MINUTES, PERIOD_MINUTES, CALM_MINUTES = 5.0, 17.0, 60.0
+ONSET_MINUTES, LASTS_MINUTES = (0.5, 2.5), (10.0, 12.0)
+SMALL = 0.05            # below this impact a fault counts in the curve of recall against impact only
+LARGEST = 2.0           # a step three times as long stands for all that is slower
+JOB_NODES = 3
+# Many jobs on one fleet cost little more than few, and each has its own faults; more than this, and names run out.
+FEWEST_JOBS, MOST_JOBS = 4, 16
+SERVERS, SERVER_NODES = 2, 2
+# A scenario with so many faults a job is full enough; else the fullest of some is taken.
+TRIES, ENOUGH = 12, 2.0
+WIDE_PLACES = ("switch", "spine", "rack", "pdu", "cooling", "storage", "label", "fleet")
+# What needs longer than a period to show: checkpoints are minutes apart, a crash loop needs three runs, a disk fills.
+SLOW = frozenset({"checkpoint_stale", "job_crash_loop", "silent_corruption", "gpu_memory_leaked", "disk_full", "clock_skew"})
+ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
+TIER_WEIGHTS = {"A": 0.1, "B": 0.45, "C": 0.2, "D": 0.25}
+TYPE_WEIGHT = 0.7       # of the usual node; the others share the rest
+# As long as there is something left that only the richest tier shows, so many more scenarios have it.
+RICH_SHARE = 0.2
+RESTART = "3m"
+STRESSES = ("noise", "missing", "scrape")
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """positives: counted ones of each fault's name. wide: of each plug-in that covers many nodes, where its fault has local
+    ones too. small: share of positives in addition that are below 5 %. calm, stress: how many such scenarios (stress: of
+    each kind). repeat: how often the whole is done, with other seeds."""
+
+    positives: int
+    wide: int
+    small: float
+    calm: int
+    stress: int
+    repeat: int = 1
+
+
+SUITES: dict[str, Suite] = {
+    "quick": Suite(1, 0, 0.0, 1, 0),
+    "standard": Suite(20, 1, 0.1, 6, 1),
+    "full": Suite(40, 12, 0.4, 60, 8, 22),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A scenario with what is done to its data. stress: of STRESSES, "" = none. missing: share of series left out."""
+
+    id: str
+    kind: str
+    scenario: Scenario
+    stress: str = ""
+    missing: float = 0.0
+
+    @property
+    def minutes(self) -> float:
+        return (self.scenario.end_ms - self.scenario.start_ms) / 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A fault to be planted: a plug-in, and whether it is to be a small one."""
+
+    plant: str
+    small: bool = False
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A local scenario being filled. names: how often each fault's name stands in each period. entries: what happens."""
+
+    kind: NodeType
+    tier: str
+    jobs: int
+    rng: np.random.Generator
+    names: list[Counter[str]] = field(default_factory=lambda: [Counter(), Counter()])
+    entries: list[Entry] = field(default_factory=list)
+
+
+def plan_suite(name: str, first_seed: int) -> list[Planned]:
+    """All scenarios of a suite, each with its own seed from `first_seed` on."""
+    suite, plugins = SUITES[name], all_plugins()
+    out: list[Planned] = []
+    for turn in range(suite.repeat):
+        rng = np.random.default_rng([first_seed, STREAM, turn])
+        drafts = [*_local(suite, plugins, rng), *_wide(suite, plugins, rng), *_calm(suite, plugins, rng),
+                  *_stressed(suite, plugins, rng)]
+        for kind, stress, scenario, missing in drafts:
+            seed = first_seed + len(out)
+            named = f"{name}-{first_seed}-{len(out)}"
+            out.append(Planned(named, kind, _seeded(scenario, named, seed), stress, missing))
+    # The longest and dearest first: at the end no process waits long for the other.
+    return sorted(out, key=lambda p: (-p.scenario.fleet.nodes * p.minutes, p.scenario.seed)) if suite.repeat == 1 else out
+
+
+def _seeded(scenario: Scenario, name: str, seed: int) -> Scenario:
+    return Scenario(name, scenario.fleet, scenario.jobs, scenario.schedule, None, seed, scenario.start, scenario.duration)
+
+
+# --- what is to be planted -------------------------------------------------------------------------------------------
+def is_wide(plugin: FaultPlugin) -> bool:
+    """Whether it covers more than one node and one job."""
+    return plugin.place in WIDE_PLACES
+
+
+def harms(plugin: FaultPlugin) -> bool:
+    """Whether the job's step suffers from it."""
+    return plugin.impact[1] > 0.01
+
+
+def stands(plugin: FaultPlugin) -> bool:
+    """Whether the job stands still or dies."""
+    return plugin.impact[0] >= 9.0
+
+
+def sized(plugin: FaultPlugin) -> bool:
+    """Whether it can be small or large."""
+    return harms(plugin) and not stands(plugin)
+
+
+def _by_name(plugins: Mapping[str, FaultPlugin], wide: bool) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for plugin in sorted(plugins.values(), key=lambda p: p.name):
+        if plugin.fault is not None and is_wide(plugin) == wide:
+            out.setdefault(plugin.fault, []).append(plugin.name)
+    return out
+
+
+def _items(names: Mapping[str, Sequence[str]], count: int, small: float, plugins: Mapping[str, FaultPlugin],
+           rng: np.random.Generator) -> list[Item]:
+    """`count` large ones of each fault, its plug-ins in turn from a random one on, and a share of small ones besides."""
+    items: list[Item] = []
+    for plants in names.values():
+        first = int(rng.integers(0, len(plants)))
+        items += [Item(plants[(first + i) % len(plants)]) for i in range(count)]
+        scalable = [p for p in plants if sized(plugins[p])]
+        items += [Item(scalable[i % len(scalable)], True) for i in range(round(small * count) if scalable else 0)]
+    return [items[i] for i in rng.permutation(len(items))]
+
+
+# --- local scenarios ----------------------------------------------------------------------------------------------------
+def _local(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    left = _items(_by_name(plugins, False), suite.positives, suite.small, plugins, rng)
+    out = []
+    while left:
+        best: tuple[_Draft, list[Item]] | None = None
+        for _ in range(TRIES):
+            tier = str(rng.choice(list(TIER_WEIGHTS), p=list(TIER_WEIGHTS.values())))
+            if rng.random() < RICH_SHARE and any(plugins[i.plant].tier == "D" for i in left):
+                tier = "D"
+            jobs = int(np.clip(len(left) // 3 + 1, FEWEST_JOBS, MOST_JOBS))
+            draft = _Draft(_type(rng), tier, jobs, np.random.default_rng(int(rng.integers(1 << 31))))
+            rest = _fill(draft, left, plugins)
+            if best is None or len(rest) < len(best[1]):
+                best = draft, rest
+            if len(left) - len(rest) >= ENOUGH * jobs:
+                best = draft, rest
+                break
+        if best is not None and len(best[1]) < len(left):
+            out.append(("local", "", _scenario(best[0]), 0.0))
+            left = best[1]
+    return out
+
+
+def _type(rng: np.random.Generator) -> NodeType:
+    others = [k for k in NODE_TYPES.values() if k.name != DEFAULT_KIND]
+    if rng.random() < TYPE_WEIGHT:
+        return NODE_TYPES[DEFAULT_KIND]
+    return others[int(rng.integers(0, len(others)))]
+
+
+def _able(plugin: FaultPlugin, kind: NodeType) -> bool:
+    return set(plugin.needs) <= kind.has
+
+
+def _fill(draft: _Draft, left: list[Item], plugins: Mapping[str, FaultPlugin]) -> list[Item]:
+    """Takes what fits into the draft; gives what is left. The last job keeps to look-alikes."""
+    fits = [i for i in left if _able(plugins[i.plant], draft.kind) and plugins[i.plant].tier <= draft.tier]
+    # What few scenarios can show comes first, then what most is left of.
+    counts: dict[str | None, int] = {}
+    for item in left:
+        counts[plugins[item.plant].fault] = counts.get(plugins[item.plant].fault, 0) + 1
+    fits.sort(key=lambda i: (plugins[i.plant].tier < "D", -counts[plugins[i.plant].fault]))
+    taken: list[Item] = []
+    for job in range(draft.jobs - 1):
+        nodes = [int(n) for n in draft.rng.permutation(JOB_NODES)]
+        for lane in (0, 1):
+            taken += _lane(draft, job, lane, nodes, fits, plugins)
+    serves = [i for i in fits if "inference" in plugins[i.plant].needs]
+    for number, item in enumerate(serves[:2 * SERVERS]):
+        taken.append(item)
+        draft.entries.append(_entry(draft, item, plugins, number % 2, False, job=f"serve-{number // 2 + 1}"))
+    _add_look_alikes(draft, plugins)
+    out = list(left)
+    for item in taken:
+        out.remove(item)
+    return out
+
+
+def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[Item],
+          plugins: Mapping[str, FaultPlugin]) -> list[Item]:
+    """One lane of a job: something slow over both periods, or one after the other. What is taken is gone from `fits`."""
+    taken: list[Item] = []
+    for period in (0, 1):
+        for place, item in enumerate(fits):
+            plugin = plugins[item.plant]
+            own, slow = harms(plugin) or plugin.place == "job", plugin.fault in SLOW
+            spans = (0, 1) if slow else (period,)
+            free = not (slow and period) and all(draft.names[p][str(plugin.fault)] < _most(plugin) for p in spans)
+            if own != (lane == 0) or "inference" in plugin.needs or not free:
+                continue
+            node = job * JOB_NODES + nodes[2 if lane else period]
+            draft.entries.append(_entry(draft, item, plugins, period, slow, node, f"train-{job + 1}"))
+            for span in spans:
+                draft.names[span][str(plugin.fault)] += 1
+            taken.append(fits.pop(place))
+            break
+        if taken and plugins[taken[-1].plant].fault in SLOW:
+            break
+    return taken
+
+
+def _most(plugin: FaultPlugin) -> int:
+    """How many of one name may be at a time without being one incident by right: jobs never share one, parts from three on,
+    and the ends of one path are told apart from one loss only."""
+    return 3 if plugin.place == "job" else 1 if plugin.fault in ONE_AT_A_TIME else 2
+
+
+def _entry(draft: _Draft, item: Item, plugins: Mapping[str, FaultPlugin], period: int, slow: bool, node: int | None = None,
+           job: str | None = None) -> Entry:
+    plugin, rng = plugins[item.plant], draft.rng
+    begins = 60 * (WARM_MINUTES + PERIOD_MINUTES * period + float(rng.uniform(*ONSET_MINUTES)))
+    lasts = None if slow else duration_text(60 * float(rng.uniform(*LASTS_MINUTES)))
+    onset, seed = plugin.onsets[int(rng.integers(0, len(plugin.onsets)))], int(rng.integers(1 << 31))
+    name, device = None, None
+    if plugin.place != "job" and node is not None:
+        name = _names(draft)[node]
+        if plugin.place in ("gpu", "rank"):
+            device = str(int(rng.integers(0, draft.kind.gpus)))
+        elif plugin.place == "nic":
+            device = f"{draft.kind.nic_names[int(rng.integers(0, draft.kind.nics))]}/1"
+    return Entry(fault=item.plant, at=duration_text(begins), for_=lasts, node=name, device=device,
+                 job=job if plugin.place == "job" else None, severity=_severity(plugin, item.small, rng), onset=onset, seed=seed)
+
+
+def _names(draft: _Draft) -> list[str]:
+    return node_names(max(10, draft.jobs * JOB_NODES))
+
+
+def _severity(plugin: FaultPlugin, small: bool, rng: np.random.Generator) -> float | None:
+    """Log-uniform over what the plug-in can be: below 5 %, or from there on."""
+    low, high = plugin.impact
+    if not sized(plugin):
+        return None
+    low, high = (low, min(SMALL, high)) if small else (min(max(low, SMALL), high), min(high, LARGEST))
+    return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}") if high > low else low
+
+
+def _add_look_alikes(draft: _Draft, plugins: Mapping[str, FaultPlugin]) -> None:
+    """On the last job, one in each period: of kinds that stay with one job or node."""
+    first = (draft.jobs - 1) * JOB_NODES
+    names = _names(draft)[first:first + JOB_NODES]
+    likes = [p for p in plugins.values() if p.fault is None and p.place in ("job", "rank", "gpu", "node") and _able(p, draft.kind)]
+    likes.sort(key=lambda p: p.name)
+    for period, index in enumerate(draft.rng.permutation(len(likes))[:2]):
+        like = likes[int(index)]
+        begins = 60 * (WARM_MINUTES + PERIOD_MINUTES * period + float(draft.rng.uniform(*ONSET_MINUTES)))
+        node = names[int(draft.rng.integers(0, JOB_NODES))] if like.place != "job" else None
+        device = "1" if like.place in ("gpu", "rank") else None
+        draft.entries.append(Entry(look_alike=like.name, at=duration_text(begins), node=node, device=device,
+                                   job=f"train-{draft.jobs}" if like.place == "job" else None,
+                                   seed=int(draft.rng.integers(1 << 31))))
+
+
+def _scenario(draft: _Draft, scrape: int = 0, noisy: bool = False) -> Scenario:
+    jobs = [JobSpec(f"train-{j + 1}", "training", JOB_NODES, _shape(draft.rng, noisy), RESTART) for j in range(draft.jobs)]
+    nodes = draft.jobs * JOB_NODES
+    servers = sorted({e.job for e in draft.entries if e.job is not None and e.job.startswith("serve-")})
+    jobs += [JobSpec(name, "inference", SERVER_NODES, {}, RESTART) for name in servers]
+    nodes += SERVER_NODES * len(servers)
+    scrape = scrape or int(draft.rng.choice([15, 30], p=[0.8, 0.2]))
+    spec = FleetSpec(nodes, 0, draft.kind.name, None, draft.tier, scrape, int(draft.rng.choice([15, 30])), before="10m")
+    return Scenario("local", spec, tuple(jobs), tuple(draft.entries),
+                    duration=duration_text(60 * (WARM_MINUTES + 2 * PERIOD_MINUTES)))
+
+
+def _shape(rng: np.random.Generator, noisy: bool) -> dict[str, object]:
+    """Trainers of both kinds; noisy: all that makes a step's time uncertain, twice."""
+    shape: dict[str, object] = {"trainer": str(rng.choice(["megatron", "torchtitan"]))}
+    if noisy:
+        usual = SHAPES["training"]()
+        shape |= {k: 2 * getattr(usual, k) for k in ("step_noise", "rough_mean", "outlier_share")}
+    return shape
+
+
+# --- wide, calm and stressed -----------------------------------------------------------------------------------------
+def _wide(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    """Three in turn on a fleet of two jobs; names without local plug-ins have all their positives here."""
+    local, wide = _by_name(plugins, False), _by_name(plugins, True)
+    left: list[Item] = []
+    for fault, plants in wide.items():
+        count = suite.wide * len(plants) if fault in local else max(suite.positives, suite.wide)
+        left += [Item(plants[i % len(plants)]) for i in range(count)]
+    left = [left[i] for i in rng.permutation(len(left))]
+    out = []
+    while left:
+        tier = str(rng.choice(list(TIER_WEIGHTS), p=list(TIER_WEIGHTS.values())))
+        fits = [i for i in left if plugins[i.plant].tier <= tier][:3]
+        if not fits:
+            continue
+        kind, nodes = NODE_TYPES[DEFAULT_KIND], int(rng.choice([8, 8, 8, 12]))
+        draft = _Draft(kind, tier, 0, rng)
+        draft.entries = [_entry(draft, item, plugins, i, False) for i, item in enumerate(fits)]
+        for item in fits:
+            left.remove(item)
+        spec = FleetSpec(nodes, 0, kind.name, None, tier, 15, 30, before="10m")
+        jobs = tuple(JobSpec(f"train-{j + 1}", "training", nodes // 2, _shape(rng, False), RESTART) for j in range(2))
+        length = 60 * (WARM_MINUTES + len(fits) * PERIOD_MINUTES)
+        out.append(("wide", "", Scenario("wide", spec, jobs, tuple(draft.entries), duration=duration_text(length)), 0.0))
+    return out
+
+
+def _calm(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    """Nothing is wrong: look-alikes one after the other, those of the whole fleet among them."""
+    kind = NODE_TYPES[DEFAULT_KIND]
+    likes = sorted(p.name for p in plugins.values() if p.fault is None and _able(p, kind))
+    order = [likes[int(i)] for _ in range(suite.calm) for i in rng.permutation(len(likes))]
+    out = []
+    for index in range(suite.calm):
+        begins = [60 * (5 + 9 * i + float(rng.uniform(0, 3))) for i in range(6)]
+        entries = tuple(Entry(look_alike=name, at=duration_text(at), seed=int(rng.integers(1 << 31)))
+                        for name, at in zip(order[6 * index:6 * index + 6], begins, strict=True))
+        spec = FleetSpec(12, 0, kind.name, None, TIERS[index % len(TIERS)], 15, 30, before="10m")
+        jobs = tuple(JobSpec(f"train-{j + 1}", "training", 6, _shape(rng, False), RESTART) for j in range(2))
+        out.append(("calm", "", Scenario("calm", spec, jobs, entries, duration=duration_text(60 * CALM_MINUTES)), 0.0))
+    return out
+
+
+def _stressed(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    """Local scenarios with data that are worse than usual, one kind of trouble each."""
+    out = []
+    for stress in STRESSES:
+        items = _items(_by_name(plugins, False), max(1, suite.positives // 4), 0.0, plugins, rng)
+        for index in range(suite.stress):
+            draft = _Draft(NODE_TYPES[DEFAULT_KIND], "DB"[index % 2], 6, rng)
+            items = _fill(draft, items, plugins)
+            scenario = _scenario(draft, 60 if stress == "scrape" else 15, stress == "noise")
+            out.append(("local", stress, scenario, 0.2 if stress == "missing" else 0.0))
+    return out

@@ -1,0 +1,127 @@
+"""The scorecard as a table to read, and one scenario in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.evaluate.facts import Part, Ran, Truth
+from app.evaluate.match import MERGED, match
+
+HEAD = ("fault", "n", "recall", "precision", "top-1", "top-3", "p50 s", "p95 s", "inc/f", "false")
+
+
+def table(card: Mapping[str, Any]) -> Iterator[str]:
+    """Lines: settings, the faults, the macro figures, tiers, baselines, slices and what is to be known besides."""
+    s = card["settings"]
+    yield (f"suite {s['suite']}, first seed {s['first_seed']}: {s['scenarios']} scenarios, {s['cpu_seconds']:.0f} s CPU, "
+           f"{s['wall_seconds']:.0f} s; {len(s['detectors'])} detectors, thresholds {s['thresholds']}, code {s['code']}")
+    yield ""
+    yield _row(HEAD)
+    for name, row in card["faults"].items():
+        yield _row((name, row["recall"]["n"], _interval(row["recall"]), _interval(row["precision"]), _value(row["localisation_top1"]),
+                    _value(row["localisation_top3"]), _seconds(row, "delay_p50_seconds"), _seconds(row, "delay_p95_seconds"),
+                    _number(row["incidents_per_fault"]), row["false"]["count"]))
+    yield ""
+    yield _row(("macro of", "faults", "recall", "precision", "top-1", "top-3", "p50 s", "p95 s", "inc/f", "false"))
+    yield _macro("all tiers", card["macro"])
+    for tier, row in card["tiers"].items():
+        yield _macro(f"tier {tier}", row)
+    for name, row in card["baselines"].items():
+        yield _macro(name, row)
+    yield from _slices(card)
+    yield from _besides(card)
+
+
+def _row(cells: tuple[object, ...]) -> str:
+    widths = (24, 6, 17, 17, 6, 6, 6, 6, 6, 6)
+    return "  ".join(str(c).ljust(w) if i == 0 else str(c).rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+
+
+def _macro(name: str, row: Mapping[str, Any]) -> str:
+    return _row((name, row["fault_count"], _number(row["recall"]), _number(row["precision"]), _number(row["localisation_top1"]),
+                 _number(row["localisation_top3"]), _seconds(row, "delay_p50_seconds"), _seconds(row, "delay_p95_seconds"),
+                 _number(row["incidents_per_fault"]), row["false_incidents"]["count"]))
+
+
+def _slices(card: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    for name, one in card["slices"].items():
+        for value, row in one["values"].items():
+            yield _macro(f"{name} {value}{' (worst)' if value == one['worst'] and len(one['values']) > 1 else ''}", row)
+
+
+def _besides(card: Mapping[str, Any]) -> Iterator[str]:
+    macro, sure = card["macro"], card["calibration"]
+    false = macro["false_incidents"]
+    yield ""
+    yield (f"false incidents: {false['count']} in {false['node_days']} node-days; per 1,000 node-days "
+           f"{_number(false['per_1000_node_days'])}, 95 % upper bound {_number(false['upper_95_per_1000_node_days'])}")
+    for klass, row in card["classes"].items():
+        yield f"{klass}s: precision {_interval(row['precision'])}, recall {_interval(row['recall'])}, false {row['false']['count']}"
+    yield f"worst fault: recall {macro['worst_recall']}, precision {macro['worst_precision']}"
+    yield f"shared causes at their scope: {_interval(card['shared_scope']['recall'])}"
+    yield f"with another fault in the job: {_interval(card['overlap']['with_another'])}; alone: {_interval(card['overlap']['alone'])}"
+    yield "calibration error: " + ", ".join(
+        f"{name} {_number(sure[name]['expected_calibration_error'])} (n {sure[name]['n']})" for name in ("confidence", "suspects"))
+    yield (f"smallest impact with 90 % recall: {card['impact']['smallest_with_90_percent_recall']} (tier D: "
+           f"{card['impact']['smallest_with_90_percent_recall_D']})")
+    yield f"precision at field base rates: {card['field']['precision']} (with the upper bound of false ones: {card['field']['precision_low']})"
+    yield f"part-minutes unknown: {card['unknown_part_minutes']['share']}"
+    for row in card["errors"]:
+        yield f"failed: {row['id']}: {row['error']}"
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+def _interval(row: Mapping[str, Any]) -> str:
+    return "-" if row["value"] is None else f"{row['value']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
+
+
+def _value(row: Mapping[str, Any]) -> str:
+    return _number(row["value"])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _seconds(row: Mapping[str, Any], key: str) -> str:
+    """A miss is infinite; where nothing was counted there is nothing to tell."""
+    if row[key] is not None:
+        return f"{row[key]:.0f}"
+    counted = row.get("recall")
+    there = counted["n"] if isinstance(counted, Mapping) else row.get("fault_count")
+    return "inf" if there else "-"
+
+
+# --- one scenario -----------------------------------------------------------------------------------------------------
+def details(ran: Ran) -> Iterator[str]:
+    """What was planted and what was said, in order of time, with each one's word."""
+    yield f"{ran.id}: {ran.kind} {ran.stress} tier {ran.tier}, {ran.nodes} x {ran.type}, every {ran.scrape_seconds} s {ran.error}".strip()
+    found, words = match(ran.truths, ran.said, ran.groups)
+    start = min((t.at for t in ran.truths), default=0)
+    for truth in (t for t in ran.truths if not t.fault):
+        yield f"  look-alike {_truth(truth, start)}"
+    for one in found:
+        yield (f"  {'found' if one.by else 'MISSED'} {_truth(one.truth, start)}"
+               + (f": {one.by.id} after {(one.delay or 0) / 1000:.0f} s, {one.count} incident(s)" if one.by else ""))
+    for word in words:
+        s = word.said
+        if word.word != MERGED:
+            about = "" if word.truth is None else f" (near {found[word.truth].truth.plant})"
+            yield (f"  {word.word.upper() if word.false else word.word}{about}: {s.id} {s.fault} at {(s.opened - start) / 60000:.1f} min, "
+                   f"{s.scope} {part_text(s.culprit)} jobs {','.join(s.jobs)} {s.state}, {s.reason}, confidence {_number(s.confidence)}")
+
+
+def part_text(part: Part | None) -> str:
+    """A part in one word."""
+    if part is None:
+        return "no part"
+    rank = "" if part.rank is None else f"(rank {part.rank})"
+    return f"{part.kind}:{'/'.join(p for p in (part.node, part.device, part.job if part.kind == 'job' else None) if p)}{rank}"
+
+
+def _truth(truth: Truth, start: int) -> str:
+    impact = "stands" if truth.impact is None else f"{truth.impact:.1%}"
+    return (f"{truth.plant} [{truth.fault or 'nothing to do'}] {part_text(truth.culprit)} {(truth.at - start) / 60000:.1f}-"
+            f"{(truth.end - start) / 60000:.1f} min, {impact}, jobs {','.join(truth.jobs[:4])}{'' if truth.shown else ', not shown'}")

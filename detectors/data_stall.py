@@ -1,0 +1,199 @@
+"""Ranks that wait for input data: more of the step than before goes into waiting for the next batch, and steps are longer.
+
+Told by what the trainers say of their steps (`data_wait_seconds`). Most nodes of a job waiting means the dataset or the
+storage behind it, a single node waiting its own loaders, disk or mount: the others wait for it in their collectives. One
+rank of a node is a hiccup or a straggler's, and what a job always waited is how it is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Floats, JobState, Target, Verdict
+from core.window import Window
+from detectors import job_pace, stats
+from detectors.job_pace import Pace
+from detectors.stats import Bools
+
+FAULT = "data_stall"
+DATA, STEP = "rank.data_wait_seconds", "rank.step_seconds"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: torchtitan logs the share of data loading; a loader that keeps up hides behind the computing, so healthy
+    shares are near zero (signals.md §11: "data-wait s↑ ... comm normal"); else our judgement.
+
+    share: by how much of the step the waiting grew. times: and so many times what it was. sigmas: and so many standard
+    errors. span_seconds: the present. cost: share of the growth by which the job's steps are longer. past_rows: readings that the past needs. most_nodes:
+    share of a job's nodes that make it the job. node_ranks: share of a node's ranks that wait.
+    """
+
+    share: float = 0.02
+    times: float = 2.0
+    sigmas: float = 6.0
+    span_seconds: float = 120.0
+    cost: float = 0.35
+    past_rows: int = 6
+    most_nodes: float = 0.5
+    node_ranks: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Stall:
+    """before, now: waiting as a share of the job's usual step; onset in ms, None where the window does not show it."""
+
+    before: float
+    now: float
+    onset: int | None
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict on each job that tells how long its ranks wait for data, or on those of its nodes that do."""
+    if DATA not in window.blocks:
+        return []
+    out: list[Verdict] = []
+    for job in window.jobs:
+        pace = job_pace.read(window, job)
+        if pace is not None and window.block(DATA).fresh()[pace.columns].mean() >= 0.5:
+            out += _judge_job(window, job, pace, params)
+    return out
+
+
+def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> list[Verdict]:
+    rows = pace.rows
+    if len(rows) < p.past_rows + 4 or not pace.usual > 0:
+        return []
+    names, waits = _by_node(window, pace, p)
+    gap = max(float(np.median(np.diff(window.times[rows]))) / 1000.0, window.step_seconds)
+    last = max(3, int(np.ceil(p.span_seconds / gap)))
+    if np.isnan(waits[-last:]).all():
+        return []
+    whole = Target("job", job=job.id)
+    verdicts = _fresh(window, pace, names, waits, last, p, whole)
+    if pace.started or any(v.state == "faulty" for v in verdicts):
+        return verdicts
+    older = {v.target.key: v for v in _older(window, pace, names, waits[-last:], whole, p)}
+    return [older.get(v.target.key, v) for v in verdicts]
+
+
+def _fresh(window: Window, pace: Pace, names: tuple[str, ...], waits: Floats, last: int, p: Params, whole: Target) -> list[Verdict]:
+    """Words on what began to wait within the window."""
+    known: Bools = np.asarray(~np.isnan(waits[-last:]).all(axis=0), bool)
+    parts = [Target("node", name, job=whole.job) if name else None for name in names]
+    up = _stand_out(waits, last, p) & known
+    clear = [_clear(part) for part, seen in zip(parts, known.tolist(), strict=True) if part is not None and seen]
+    if up.sum() > p.most_nodes * known.sum() or not all(parts[int(i)] for i in np.flatnonzero(up)):
+        found = _stall(window, pace, job_pace.of_ranks(waits), last, p)
+        if found is not None:
+            return [_word(pace, whole, found, int(up.sum())), *clear]
+        return [_clear(whole), *clear]
+    out: list[Verdict] = [_clear(whole)]
+    for i in np.flatnonzero(known):
+        part = parts[int(i)]
+        found = _stall(window, pace, waits[:, i], last, p) if up[i] else None
+        if part is not None:
+            out.append(_clear(part) if found is None else _word(pace, part, found, 1))
+    return out
+
+
+def _older(window: Window, pace: Pace, names: tuple[str, ...], now: Floats, whole: Target, p: Params) -> list[Verdict]:
+    """Words on findings that are older than the window shows: they go on while the ranks wait more than in the hours before.
+    now: float64[row, node], the present."""
+    held = job_pace.left_out(window, DATA, pace.columns)
+    if not held.any():
+        return []
+    ranks = window.of_kind("rank")
+    usual = job_pace.expected(window, DATA, pace.columns) / pace.usual
+    node_of = [ranks[c].node or "" for c in pace.columns.tolist()]
+    level = stats.quantile(now, job_pace.LEVEL)
+    nodes: list[Verdict] = []
+    for i, name in enumerate(names):
+        mine = np.array([node == name for node in node_of])
+        if held[mine].mean() > 0.5:
+            nodes += _goes_on(Target("node", name, job=whole.job), float(level[i]), float(stats.median(usual[mine])), pace, p)
+    if held.mean() > 0.5:
+        return _goes_on(whole, float(stats.median(level)), float(stats.median(usual)), pace, p)
+    return nodes
+
+
+def _goes_on(part: Target, now: float, usual: float, pace: Pace, p: Params) -> list[Verdict]:
+    if np.isnan(now) or np.isnan(usual):
+        return []
+    if now < usual + 0.75 * p.share:
+        return [_clear(part)]
+    return [_word(pace, part, _Stall(usual, now, None), 1)]
+
+
+def _stand_out(waits: Floats, last: int, p: Params) -> Bools:
+    """bool[node]: nodes worth a closer look: they wait more now than they ever did for a while."""
+    now, least = stats.quantile(waits[-last:], job_pace.LEVEL), stats.quantile(waits, 0.05)
+    return stats.above(now - least, p.share) & stats.above(now, p.times * least)
+
+
+def _stall(window: Window, pace: Pace, waits: Floats, last: int, p: Params) -> _Stall | None:
+    """When the waiting (float64[row], share of a step) grew and stayed so, None where it did not."""
+    known = ~np.isnan(waits)
+    values, rows = waits[known], pace.rows[known]
+    found = job_pace.change(values, last, p.past_rows)
+    if found is None:
+        return None
+    growth = min(found.after, found.now) - found.before
+    needed = max(p.share, (p.times - 1.0) * found.before, p.sigmas * found.error)
+    if growth < needed or min(found.after, found.now) < found.highest + 0.5 * p.share:
+        return None
+    onset = int(window.times[rows[found.at]])
+    return _Stall(found.before, found.now, onset) if _cost(pace, window, onset, growth, p) else None
+
+
+def _clear(target: Target) -> Verdict:
+    return Verdict(target, FAULT, "clear", 0.0, (), "clear")
+
+
+def _by_node(window: Window, pace: Pace, p: Params) -> tuple[tuple[str, ...], Floats]:
+    """The job's nodes, and float64[row, node]: how long most of a node's ranks wait for data (the quantile that at least
+    `node_ranks` of them reach), as a share of the job's usual step."""
+    ranks = window.of_kind("rank")
+    values = window.values(DATA)[pace.rows][:, pace.columns] / pace.usual
+    by_node: dict[str, list[int]] = {}
+    for at, column in enumerate(pace.columns.tolist()):
+        by_node.setdefault(ranks[column].node or "", []).append(at)
+    sizes = {len(columns) for columns in by_node.values()}
+    if len(sizes) == 1:  # all nodes have as many ranks: one sort does for all
+        order = np.array(list(by_node.values()), np.int64)
+        cube = np.sort(values[:, order], axis=2)
+        n = (~np.isnan(cube)).sum(axis=2)
+        at = np.maximum(np.floor(n * (1.0 - p.node_ranks)).astype(np.int64) - (n % 2 == 0), 0)
+        waits = np.where(n > 0, np.take_along_axis(cube, at[:, :, None], 2)[:, :, 0], np.nan)
+    else:
+        waits = np.stack([stats.quantile(values[:, columns].T, 1.0 - p.node_ranks) for columns in by_node.values()], axis=1)
+    return tuple(by_node), waits
+
+
+def _cost(pace: Pace, window: Window, onset: int, growth: float, p: Params) -> bool:
+    """The job's steps are longer since: what hides behind the computing is no stall. Unknown counts as yes."""
+    times = window.times[pace.rows]
+    before, after = pace.step[times < onset], pace.step[times >= onset]
+    before, after = before[~np.isnan(before)], after[~np.isnan(after)]
+    if len(before) < 4 or len(after) < 3:
+        return True
+    return float(np.quantile(after, 0.5) - np.quantile(before, 0.5)) >= p.cost * growth * pace.usual
+
+
+def _word(pace: Pace, target: Target, found: _Stall, nodes: int) -> Verdict:
+    who = "its own past in this run" if target.kind == "node" else f"its own past in this run, median of {nodes} nodes"
+    rows = (stats.evidence(DATA, found.now * pace.usual, found.before * pace.usual, who),
+            stats.evidence(STEP, pace.usual, None, "the job's usual step"))
+    severity = float(np.clip(0.5 + found.now - found.before, 0.5, 0.8))
+    return Verdict(target, FAULT, "faulty", severity, rows, "waits_for_data", onset_at=found.onset)
+
+
+PLUGIN = DetectorPlugin(
+    name="data_stall", fault=FAULT, judge=judge, params=Params, needs=((DATA,),),
+    hold=Hold(on=8, of=10, off=8, expire=120),
+    must_not=("a loader that hides behind the computing", "waiting that was always there", "one rank's hiccup", "the first steps of a run",
+              "checkpoints and evaluations"),
+)

@@ -1,0 +1,270 @@
+"""A GPU that computes slower than its peers without an error, while its clock is as high as theirs.
+
+In synchronous training everybody waits for it. Two things tell. With timed ranks: the rank on it works longer and waits
+less than its peers (`straggler` says so), and its GPU is busy all that time: the share of time in kernels grew with it. A
+rank whose process is late has a GPU that stands idle in between: that is the process, not the part. Without timed ranks
+only the pattern is left: since a moment all GPUs of the job work a smaller share of their time, but one goes on as before.
+
+What its clock, heat or power limit explains is another fault, and so is a second program that came onto the GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Floats, JobState, Verdict
+from core.window import Window
+from detectors import gpus, stats, straggler
+from detectors.slow_reasons import reason_of
+from detectors.stats import Bools, Ints
+
+FAULT = "gpu_slow"
+# What tells how long kernels ran. Utilisation and the graphics engine count waiting in a collective as work.
+ACTIVITY = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio")
+TIMED = "rank.compute_seconds"
+# So many ranks that stand out, and so many others, are compared in a large job.
+MOST = 128
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: signals.md §11 (silent slow GPU: compute longer on one rank, it alone does not wait, clock normal), SuperBench
+    (5 %); where no source is named, our judgement on what activity of healthy jobs spreads.
+
+    slow: least excess of a rank's work over its peers. follows: share of the excess by which the GPU's activity must have
+    grown against its peers'; follows_power: its power, where activity is not shown. clock: share of the clock that may be
+    missing. memory_bytes: growth of its memory against its peers that is a second program.
+    window_seconds: how far back activity is averaged where ranks are not timed. busy: utilisation at work. stands_out: how
+    far the activity of one GPU must stand out against its own past and its peers then; sigmas: in robust sigmas; draws:
+    its power likewise. fell: share of their past to which the peers fell at most; still: and at least. peers_min: others.
+    """
+
+    slow: float = 0.03
+    follows: float = 0.4
+    follows_power: float = 0.2
+    clock: float = 0.02
+    memory_bytes: float = 1e9
+    window_seconds: float = 300.0
+    busy: float = 0.5
+    stands_out: float = 0.1
+    sigmas: float = 6.0
+    draws: float = 0.04
+    fell: float = 0.95
+    still: float = 0.5
+    peers_min: int = 3
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """Verdicts on GPUs of jobs whose ranks are timed, and by activity on those of other jobs."""
+    parts = window.of_kind("gpu")
+    if not parts or not len(window.times):
+        return []
+    out, timed = _by_time(window, params)
+    return out + _by_activity(window, params, timed)
+
+
+# --- with timed ranks -------------------------------------------------------------------------------------------------
+def _by_time(window: Window, p: Params) -> tuple[list[Verdict], Bools]:
+    """Verdicts on GPUs whose rank tells its work, and which GPUs those are."""
+    parts, ranks = window.of_kind("gpu"), window.of_kind("rank")
+    timed = np.zeros(len(parts), bool)
+    if TIMED not in window.blocks or not ranks:
+        return [], timed
+    where = {(g.node, g.device): e for e, g in enumerate(parts)}
+    known = gpus.loud(window) & gpus.fresh(window, "gpu.sm_clock_hertz", *ACTIVITY, "gpu.power_watts")
+    out = []
+    jobs = []
+    for job in window.jobs:
+        if not job.running or job.silent or not job.ranks:
+            continue
+        columns = np.array(job.ranks, np.int64)
+        lead = _lead(window, job, columns)
+        for column in columns[~np.isnan(lead)].tolist():
+            e = where.get((ranks[column].node, ranks[column].device))
+            if e is not None:
+                timed[e] = True
+        odd = stats.above(lead, 0.6 * p.slow)
+        for column in columns[stats.below(lead, p.slow / 2)].tolist():
+            e = where.get((ranks[column].node, ranks[column].device))
+            if e is not None and known[e]:
+                out.append(Verdict(parts[e], FAULT, "clear", reason="clear"))
+        if odd.any():
+            jobs.append(replace(job, ranks=_enough(columns, odd, lead)))
+    for said in straggler.judge(replace(window, jobs=tuple(jobs)), straggler.Params(slow=p.slow)) if jobs else ():
+        e = where.get((said.target.node, said.target.device)) if said.target.kind == "rank" else None
+        if e is not None and known[e] and said.state == "faulty":
+            word = _examine(window, e, said, p)
+            if word is not None:
+                out.append(word)
+    faulty = {v.target.key for v in out if v.state == "faulty"}
+    return [v for v in out if v.state == "faulty" or v.target.key not in faulty], timed
+
+
+def _lead(window: Window, job: JobState, columns: Ints) -> Floats:
+    """float64[rank of the job]: how far its work of the last ticks lies above that of its pipeline stage; NaN = not told."""
+    work = window.values(TIMED)[-6:, columns]
+    now = stats.median(np.where(stats.above(work, 1e-9), work, np.nan))
+    now = np.where(window.block(TIMED).fresh()[columns], now, np.nan)
+    numbers = np.array([r.rank if (r := window.of_kind("rank")[c]).rank is not None else i for i, c in enumerate(columns)], np.int64)
+    stage = numbers // max(1, -(-len(columns) // max(1, job.pp)))
+    return stats.ratio(now, stats.peers(now, stage).middle) - 1.0
+
+
+def _enough(columns: Ints, odd: Bools, lead: Floats) -> tuple[int, ...]:
+    """The ranks that stand out, and as many others as it takes to compare them: of a large job not all."""
+    first = columns[odd][np.argsort(-lead[odd], kind="stable")][:MOST]
+    rest = columns[~odd]
+    return tuple(sorted({*first.tolist(), *rest[:: max(1, -(-len(rest) // MOST))].tolist()}))
+
+
+def _examine(window: Window, e: int, said: Verdict, p: Params) -> Verdict | None:
+    """A GPU whose rank is slow: faulty where its kernels take the time and nothing explains it, else None."""
+    told = said.evidence[0]
+    if told.observed is None or not told.expected:
+        return None
+    excess = min(told.observed / told.expected - 1.0, max(0.03, said.severity - 0.5))
+    peers = _peers_of(window, e)
+    since = None if said.onset_at is None else int(np.searchsorted(window.times, said.onset_at))
+    rows, grown = [], []
+    for signal in ACTIVITY:
+        now, usual, factor = _against(window, signal, e, peers, since)
+        if not np.isnan(factor):
+            grown.append(factor - 1.0)
+            rows.append(stats.evidence(signal, now, usual, f"median of {len(peers)} peers, which wait"))
+    share = p.follows
+    if not grown:
+        now, usual, factor = _against(window, "gpu.power_watts", e, peers, since)
+        grown, share = [factor - 1.0], p.follows_power
+        rows.append(stats.evidence("gpu.power_watts", now, usual, f"median of {len(peers)} peers, which wait"))
+    if not float(np.mean(grown)) >= share * excess or not _unexplained(window, e, peers, excess, since, p):
+        return None
+    clock, usual, _ = _against(window, "gpu.sm_clock_hertz", e, peers, None)
+    rows.append(stats.evidence("gpu.sm_clock_hertz", clock, usual, f"median of {len(peers)} peers: no lower clock"))
+    part = window.of_kind("gpu")[e]
+    return Verdict(part, FAULT, "faulty", said.severity, (*said.evidence[:2], *rows), "busy_longer_than_peers",
+                   onset_at=said.onset_at)
+
+
+def _peers_of(window: Window, e: int) -> Ints:
+    groups = gpus.groups(window)
+    return np.array([c for c in np.flatnonzero(groups == groups[e]) if c != e], np.int64)
+
+
+def _against(window: Window, signal: str, e: int, peers: Ints, since: int | None) -> tuple[float, float, float]:
+    """(level since the row, its peers' level, the first over the second against what it was before the row). Where there
+    is no time before, the level against the peers'."""
+    values = window.values(signal)
+    start = len(values) - window.ticks(300) if since is None else min(since + 1, len(values) - 1)
+    late, early = values[max(0, start):], values[:max(0, start - 1)]
+    now, usual = float(stats.median(late[:, e])), float(stats.median(stats.median(late[:, peers]))) if len(peers) else np.nan
+    factor = now / usual if usual > 0 else float("nan")
+    if since is not None and since >= 4:
+        before, others = float(stats.median(early[:, e])), float(stats.median(stats.median(early[:, peers])))
+        factor = factor * others / before if before > 0 and others > 0 else float("nan")
+    return now, usual, factor
+
+
+def _unexplained(window: Window, e: int, peers: Ints, excess: float, since: int | None, p: Params) -> bool:
+    """Clock as high as the peers' and as before, no heat, brake or cap of its own, and no second program on it."""
+    clock, usual, against_past = _against(window, "gpu.sm_clock_hertz", e, peers, since)
+    if np.isnan(clock) or np.isnan(usual) or min(clock / usual, against_past) < 1.0 - p.clock:
+        return False
+    heat, others, _ = _against(window, "gpu.temperature_celsius", e, peers, None)
+    limit = float(window.last("gpu.power_limit_watts")[e])
+    power = float(stats.median(window.tail("gpu.power_watts", 300)[:, e]))
+    if reason_of(excess, 1.0 - clock / usual, heat, heat - others, power / limit) != "no_reason":
+        return False
+    held = gpus.bits_span(window, gpus.THERMAL_BITS | gpus.BRAKE_BIT, 150.0).mean[e]
+    if held > 0.1:
+        return False
+    memory = window.values("gpu.memory_used_bytes")
+    row = max(0, (len(memory) - window.ticks(600)) if since is None else since - window.ticks(60))
+    growth = memory[-1] - memory[min(row, len(memory) - 1)]
+    others_grew = float(stats.median(growth[peers])) if len(peers) else 0.0
+    return not growth[e] - np.nan_to_num(others_grew) > p.memory_bytes
+
+
+# --- without ----------------------------------------------------------------------------------------------------------
+def _by_activity(window: Window, p: Params, timed: Bools) -> list[Verdict]:
+    """By what the GPUs alone show, for jobs of which no rank is timed."""
+    parts = window.of_kind("gpu")
+    groups = gpus.groups(window)
+    rows = np.unique(groups[timed])
+    judged = (gpus.working(window, p.window_seconds, p.busy) & gpus.loud(window) & ~np.isin(groups, rows)
+              & window.block("gpu.sm_clock_hertz").fresh() & window.block("gpu.power_watts").fresh())
+    if not judged.any():
+        return []
+    now = np.full(len(parts), np.nan)
+    signal = next((s for s in ACTIVITY if s in window.blocks and not np.isnan(window.last(s)[judged]).all()), None)
+    if signal is None:
+        return []
+    now = np.where(judged & window.block(signal).fresh(), gpus.span(window, signal, p.window_seconds).mean, np.nan)
+    peers = stats.peers(now, groups)
+    enough = ~np.isnan(now) & (peers.n >= p.peers_min)
+    lead = stats.ratio(now, peers.middle)
+    odd = enough & stats.above(lead, 1.0 + 0.6 * p.stands_out)
+    faulty = _held_on(window, signal, odd, now, groups, p)
+    clear = enough & ~odd
+    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(clear)]
+    for e, onset in faulty.items():
+        row = stats.evidence(signal, float(now[e]), float(peers.middle[e]), f"median of {peers.n[e]} peers, which fell")
+        clock = stats.evidence("gpu.sm_clock_hertz", float(window.last("gpu.sm_clock_hertz")[e]), None, "as high as before")
+        out.append(Verdict(parts[e], FAULT, "faulty", 0.5, (row, clock), "works_on_while_others_wait", onset_at=onset))
+    return out
+
+
+def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints, p: Params) -> dict[int, int]:
+    """Of the odd GPUs those that went on as before when all their peers began to wait, with when that was (ms)."""
+    found: dict[int, int] = {}
+    when = gpus.at_work(window, p.busy)
+    for group in np.unique(groups[odd]):
+        mine = stats.columns_where((groups == group) & ~np.isnan(now))
+        kept = now[mine] / gpus.past(window, signal, mine, p.window_seconds, 0.5, when)
+        power = gpus.span(window, "gpu.power_watts", p.window_seconds).mean[mine]
+        drew = power / gpus.past(window, "gpu.power_watts", mine, p.window_seconds, 0.5, when)
+        one = np.zeros(len(mine), np.int64)
+        peers, watts = stats.peers(kept, one), stats.peers(drew, one)
+        stands = (stats.above(stats.ratio(kept, peers.middle), 1.0 + p.stands_out) & stats.above(kept, p.fell)
+                  & stats.above(stats.robust_z(kept, peers, 0.01), p.sigmas)
+                  & stats.below(peers.middle, p.fell) & stats.above(peers.middle, p.still)
+                  & stats.above(stats.ratio(drew, watts.middle), 1.0 + p.draws))
+        if int(stands.sum()) != 1:
+            continue  # several that work on have more to do
+        e = int(mine[np.flatnonzero(stands)[0]])
+        others = mine[mine != e]
+        if _unexplained(window, e, others, p.stands_out, _since(window, signal, others), p) and _steady(window, signal, e, others, p):
+            found[e] = int(window.times[_since(window, signal, others)])
+    return found
+
+
+def _since(window: Window, signal: str, others: Ints) -> int:
+    """The row at which the others' activity fell: where the two levels differ most."""
+    rows = stats.filled(stats.median(window.values(signal)[:, others], axis=1)[:, None])[:, 0]
+    rows = np.nan_to_num(rows, nan=float(np.nan_to_num(stats.median(rows))))
+    n, k = len(rows), np.arange(1, len(rows))
+    total = np.cumsum(rows)
+    if n < 3:
+        return n - 1
+    gap = total[:-1] / k - (total[-1] - total[:-1]) / (n - k)
+    return int(k[np.argmax(gap * np.sqrt(k * (n - k)))])
+
+
+def _steady(window: Window, signal: str, e: int, others: Ints, p: Params) -> bool:
+    """It leads in each fifth of the span: an evaluation or a save on one GPU does not last."""
+    tail = window.tail(signal, p.window_seconds)
+    lead = tail[:, e] / stats.median(tail[:, others], axis=1)
+    return all(stats.above(stats.median(part), 1.0 + p.stands_out / 2) for part in np.array_split(lead, 5))
+
+
+PLUGIN = DetectorPlugin(
+    name="gpu_slow", fault=FAULT, judge=judge, params=Params, needs=((TIMED, *ACTIVITY),),
+    hold=Hold(on=3, of=4, off=8, expire=120),
+    must_not=(
+        "a lower clock, heat, a power limit: other faults", "a rank whose process is late", "GPUs that wait for another",
+        "a stage or experts with more to do", "an evaluation or a save on one GPU", "a second program on the GPU",
+        "unevenness since the start",
+    ),
+)

@@ -1,0 +1,126 @@
+"""What detectors of GPUs share: which GPUs are peers, which are at work, and how a part's level compares with its past.
+
+Peers do the same work on the same model: GPUs of one job, else of one instance type, else of one node; a frame buffer of
+another size is another model, whatever the inventory says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.types import Floats
+from core.window import Window
+from detectors import stats
+from detectors.stats import Bools, Ints, Span
+
+THERMAL_BITS = 0x20 | 0x40  # signals.md §2.1: software and hardware thermal slowdown
+BRAKE_BIT, CAP_BIT, IDLE_BIT = 0x80, 0x4, 0x1
+# Clocks that somebody or something chose: application clocks, sync boost, display clocks.
+CHOSEN_BITS = 0x2 | 0x10 | 0x100
+# Rows of the past that are sorted; a quantile of a fleet's whole window costs more and tells no more.
+PAST_ROWS = 40
+GIB = float(1 << 30)
+
+
+def groups(window: Window) -> Ints:
+    """int[gpu]: equal for peers."""
+    jobs = stats.node_jobs(window)
+    used, free = window.last("gpu.memory_used_bytes"), window.last("gpu.memory_free_bytes")
+    # Reserved memory differs by megabytes, models by gigabytes.
+    sizes = np.nan_to_num(np.round((used + free) / (4 * GIB))).tolist()
+    places: dict[str, tuple[str, str]] = {}
+    keys = []
+    for gpu, size in zip(window.of_kind("gpu"), sizes, strict=True):
+        node = gpu.node or ""
+        if node not in places:
+            job = jobs.get(node)
+            places[node] = (job or "", stats.model_of(window, node) or ("" if job else node))
+        job_of_node, model = places[node]
+        keys.append((gpu.job or job_of_node, model, size))
+    return stats.codes(keys)
+
+
+def nodes(window: Window) -> Ints:
+    """int[gpu]: equal for GPUs of one node."""
+    return stats.codes([g.node or "" for g in window.of_kind("gpu")])
+
+
+def share_of(flags: Bools, known: Bools, of: Ints) -> Floats:
+    """float64[gpu]: the share of the flagged among the known of each one's group `of`; NaN where none is known."""
+    n = int(of.max(initial=-1)) + 1
+    total = np.bincount(of[known], minlength=n).astype(float)
+    flagged = np.bincount(of[known & flags], minlength=n).astype(float)
+    return stats.ratio(flagged, total)[of]
+
+
+def count_of(known: Bools, of: Ints) -> Ints:
+    """int[gpu]: how many of each one's group `of` are known."""
+    return np.bincount(of[known], minlength=int(of.max(initial=-1)) + 1)[of].astype(np.int64)
+
+
+def bits_span(window: Window, mask: int, seconds: float) -> Span:
+    """How often one of the bits of `mask` is set, as a share of the samples; NaN where the reasons are not shown."""
+    block = window.block("gpu.throttle_reasons_bits")
+    rows = block.values[-_rows(window, block.interval_seconds, seconds):]
+    on = np.where(np.isnan(rows), np.nan, (np.nan_to_num(rows).astype(np.int64) & mask) > 0)
+    return stats.span(on, stats.interval_ticks(block, window.step_seconds), window.ticks(seconds))
+
+
+def _rows(window: Window, intervals: Floats, seconds: float) -> int:
+    return max(window.ticks(seconds), stats.PARTS * stats.LONGEST_INTERVAL_TICKS)
+
+
+def span(window: Window, signal: str, seconds: float) -> Span:
+    """As `stats.span_of`."""
+    return stats.span_of(window, signal, seconds)
+
+
+def working(window: Window, seconds: float, busy: float) -> Bools:
+    """bool[gpu]: at work in each third of the span: by utilisation, else by power, else by the driver's idle bit."""
+    util = span(window, "gpu.utilization_ratio", seconds).low
+    power, limit = span(window, "gpu.power_watts", seconds).low, span(window, "gpu.power_limit_watts", seconds).mean
+    by_power = power / np.where(np.isnan(limit), 600.0, limit) - 0.35
+    idle = bits_span(window, IDLE_BIT, seconds).mean
+    score = np.where(np.isnan(util), np.where(np.isnan(by_power), 0.1 - idle, by_power), util - busy)
+    return stats.above(score, 0.0)
+
+
+def past_rows(window: Window, seconds: float) -> slice:
+    """Rows of the window that are the past of a span of `seconds`: thinned out to at most `PAST_ROWS`."""
+    end = max(0, len(window.times) - max(window.ticks(seconds), stats.PARTS * stats.LONGEST_INTERVAL_TICKS // 2) - 2)
+    return slice(0, end, max(1, -(-end // PAST_ROWS)))
+
+
+def past(window: Window, signal: str, columns: Ints, seconds: float, q: float, when: Bools | None = None) -> Floats:
+    """float64[len(columns)]: the quantile `q` of the part's own past in the window where there is enough of it, else the
+    median of the last day without open findings.
+
+    when: bool[tick, part], ticks that count. A quantile near the healthy end (high of a clock, low of a time) still tells
+    the healthy level when the fault fills most of the window.
+    """
+    rows = past_rows(window, seconds)
+    values = window.values(signal)[rows][:, columns]
+    if when is not None:
+        values = np.where(when[rows][:, columns], values, np.nan)
+    near = np.where(stats.count(values) >= 3, stats.quantile(values, q), np.nan)
+    far = stats.long_past(window, signal, 86_400, columns)
+    return np.where(np.isnan(near), far, near)
+
+
+def at_work(window: Window, busy: float = 0.5) -> Bools:
+    """bool[tick, gpu]: at work at that tick, or not known to be otherwise."""
+    util = window.values("gpu.utilization_ratio")
+    return np.isnan(util) | stats.above(util, busy)
+
+
+def fresh(window: Window, *signals: str) -> Bools:
+    """bool[gpu]: one of the signals is fresh."""
+    out = np.zeros(len(window.of_kind("gpu")), bool)
+    for signal in signals:
+        out |= window.block(signal).fresh()
+    return out
+
+
+def loud(window: Window) -> Bools:
+    """bool[gpu]: its node is not silent."""
+    return np.array([g.node not in window.silent_nodes for g in window.of_kind("gpu")], bool)

@@ -1,0 +1,165 @@
+"""A service that GPUs need has ended on a node where it ran: the fabric manager, the persistence daemon, DCGM, the scheduler's
+or Kubernetes' agent, the container runtime, the time daemon.
+
+Told by systemd's state of the unit (node_exporter), by its own lines in the journal, or by the GPUs themselves (the state of
+their fabric). What is no fault: a restart, a unit that never ran there, a node that is drained, boots or shuts down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Event, Evidence, Target, Verdict
+from core.window import Window
+from detectors import stats
+from detectors.exporters import withdrawn
+from detectors.stats import Bools
+
+FAULT = "service_down"
+DEGRADED = 0.6
+_EVENTS = ("service_failed", "service_stopped", "service_started")
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+NOT_STARTED, DONE, FAILED = 1.0, 3.0, 4.0  # of gpu.fabric_manager_state
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: signals.md §2 (fabric manager states); systemd's own times (a restart waits 100 ms to 30 s); our judgement.
+
+    down_seconds: how long a failed or inactive unit may take to come back. stopped_seconds: the same where somebody stopped it
+    in order (an upgrade stops, installs and starts). told_seconds: how old a line of the journal may be. past_seconds: in
+    which a unit must have run where the window does not show it.
+    """
+
+    down_seconds: float = 60.0
+    stopped_seconds: float = 300.0
+    told_seconds: float = 86400.0
+    past_seconds: int = 86400
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is known of a node: units that are down (name → (onset, words)), and whether any unit is known to run."""
+
+    down: dict[str, tuple[int, Evidence]] = field(default_factory=dict)
+    runs: bool = False
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each node of which a watched service is known."""
+    if not len(window.times):
+        return []
+    nodes: dict[str, _Node] = {}
+    told = _by_state(window, nodes, params)
+    _by_lines(window, nodes, told, params)
+    _by_fabric(window, nodes, params)
+    out, away = [], window.silent_nodes | withdrawn(window)
+    for name, found in sorted(nodes.items()):
+        if not name or name in away:
+            continue
+        target = Target("node", name)
+        if found.down:
+            rows = tuple(row for _, row in found.down.values())[:6]
+            out.append(Verdict(target, FAULT, "faulty", DEGRADED, rows, "unit_down",
+                               onset_at=min(at for at, _ in found.down.values())))
+        elif found.runs:
+            out.append(Verdict(target, FAULT, "clear", reason="clear"))
+    return out
+
+
+def _by_state(window: Window, nodes: dict[str, _Node], p: Params) -> set[tuple[str, str]]:
+    """By the units' states; gives the units of which they are known now."""
+    block = window.block("service.active")
+    fresh = block.fresh() & ~np.isnan(block.last)
+    if not fresh.any():
+        return set()
+    down = fresh & (block.last < 0.5)
+    known = {(block.entities[e].node or "", block.entities[e].device or "") for e in np.flatnonzero(fresh)}
+    for e in np.flatnonzero(fresh & ~down):
+        nodes.setdefault(block.entities[e].node or "", _Node()).runs = True
+    if not down.any():
+        return known
+    since = stats.run_start(stats.below(block.values, 0.5), window.times, 2)
+    ran = _ran(window, down, p)
+    failed = window.block("service.failed")
+    says = {(failed.entities[e].node, failed.entities[e].device) for e in np.flatnonzero(failed.last >= 0.5)}
+    stops = {(e.target.node, e.target.device): e.at for e in window.events_of(*_EVENTS) if e.kind == "service_stopped"}
+    for e in np.flatnonzero(down & ran):
+        unit = block.entities[e]
+        broken = (unit.node, unit.device) in says
+        ordered = not broken and stops.get((unit.node, unit.device), 0) > since[e] - 60_000
+        wait = p.stopped_seconds if ordered else p.down_seconds
+        if window.end - since[e] < 1000 * wait:
+            continue
+        row = stats.evidence("service.failed" if broken else "service.active", float(broken), float(not broken),
+                             "a unit that ran", f"{unit.device} {'has failed' if broken else 'does not run'}")
+        nodes.setdefault(unit.node or "", _Node()).down[unit.device or ""] = (int(since[e]), row)
+    return known
+
+
+def _ran(window: Window, down: Bools, p: Params) -> Bools:
+    """bool[unit]: it was seen to run in the window, or in the past where the window begins with it down."""
+    ran = stats.above(window.values("service.active"), 0.5).any(axis=0)
+    if (down & ~ran).any():
+        past = window.baseline("service.active", p.past_seconds)
+        ran = ran | ((past.n >= 5) & stats.above(past.median, 0.5))
+    return np.asarray(ran)
+
+
+def _by_lines(window: Window, nodes: dict[str, _Node], told: set[tuple[str, str]], p: Params) -> None:
+    """By the newest line of each unit whose state nobody shows now."""
+    since = window.end - int(1000 * p.told_seconds)
+    newest: dict[tuple[str, str], Event] = {}
+    for event in window.events_of(*_EVENTS, since=since):
+        newest[event.target.node or "", event.target.device or ""] = event
+    if not newest:
+        return
+    boots: dict[str | None, int] = {}
+    for event in window.events_of("boot"):
+        boots[event.target.node] = event.at
+    for (node, unit), event in sorted(newest.items()):
+        if (node, unit) in told or not node:
+            continue
+        if event.kind == "service_started":
+            nodes.setdefault(node, _Node()).runs = True
+            continue
+        wait = p.down_seconds if event.kind == "service_failed" else p.stopped_seconds
+        if boots.get(node, 0) >= event.at or window.end - event.at < 1000 * wait:
+            continue
+        row = Evidence(event.kind, "count", 1.0, 0.0, "a unit that ran", event.line or f"{unit}: {event.kind}")
+        nodes.setdefault(node, _Node()).down[unit] = (event.at, row)
+
+
+def _by_fabric(window: Window, nodes: dict[str, _Node], p: Params) -> None:
+    """The fabric of all GPUs of a node was up and is not started or failed now."""
+    block = window.block("gpu.fabric_manager_state")
+    fresh = block.fresh() & ~np.isnan(block.last)
+    if not fresh.any():
+        return
+    ended = fresh & np.isin(block.last, (NOT_STARTED, FAILED)) & (block.values == DONE).any(axis=0)
+    well: dict[str, bool] = {}
+    for e in np.flatnonzero(fresh):
+        node = block.entities[e].node or ""
+        well[node] = well.get(node, False) or not ended[e]
+    since = stats.run_start(np.isin(block.values, (NOT_STARTED, FAILED)), window.times, 2)
+    for e in np.flatnonzero(ended):
+        node = block.entities[e].node or ""
+        if well[node] or window.end - since[e] < 1000 * p.down_seconds:
+            continue
+        row = stats.evidence("gpu.fabric_manager_state", block.last[e], DONE, "the same GPUs before")
+        nodes.setdefault(node, _Node()).down.setdefault(FABRIC_MANAGER, (int(since[e]), row))
+    for node, fine in well.items():
+        if fine and node:
+            nodes.setdefault(node, _Node()).runs = True
+
+
+PLUGIN = DetectorPlugin(
+    name="service_down", fault=FAULT, judge=judge, params=Params,
+    needs=(("service.active", "service_failed", "service_stopped", "gpu.fabric_manager_state"),),
+    hold=Hold(on=1, of=1, off=4),
+    must_not=("a restart of some seconds", "a unit that never ran", "a node that is drained, boots or shuts down",
+              "a unit that GPU work does not need"),
+)

@@ -1,0 +1,242 @@
+"""A job that got slower and stays so, against its own past in the present run.
+
+At least 3 % and four standard errors slower than before, on the whole span since the change and now, and slower than the
+past ever was for as long. Steps that take longer because the batch grew are no drop: where tokens a second are told they
+must have fallen too. Where the trainer tells what a step consists of, the slowness has to be everybody's (computing on
+most ranks, or the exchange that even the last rank takes part in): a job that waits for a few of its ranks has a
+straggler, or uneven work, and that is other detectors' to say. A slowdown that all jobs of the site share at one moment
+is no job's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.protocols import DetectorPlugin, Hold
+from core.types import Evidence, Floats, JobState, Verdict
+from core.window import Window
+from detectors import job_pace, log_rules, stats
+from detectors.job_pace import Change, Pace
+from detectors.stats import Ints
+
+FAULT = "throughput_drop"
+RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
+
+
+@dataclass(frozen=True)
+class Params:
+    """Sources: issue of job health (3 %, four robust standard deviations, 5 minutes and 5 steps); healthy Megatron and
+    nanogpt runs for what a level may wander; where no source is named, our judgement.
+
+    drop: least growth of the step time. sigmas: and so many standard errors. hold_seconds, hold_steps: the present is so
+    long (the rest of the 5 minutes is the hold's). wander: growth against what the past went up by itself, and above_past more.
+    lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with less than this the drop must be greater, up to
+    young_drop. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
+    that lasts longer is told even so. together_seconds: jobs that slow down within it slow down together. still: growth
+    against the last hours from which an older finding goes on.
+    """
+
+    drop: float = 0.03
+    sigmas: float = 4.0
+    hold_seconds: float = 180.0
+    hold_steps: int = 5
+    wander: float = 1.25
+    above_past: float = 0.015
+    lockstep: float = 0.03
+    past_seconds: float = 100.0
+    full_past_seconds: float = 600.0
+    young_drop: float = 0.15
+    common: float = 0.8
+    uneven_seconds: float = 900.0
+    together_seconds: float = 180.0
+    still: float = 0.02
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slow:
+    job: JobState
+    pace: Pace
+    change: Change
+    onset: int
+    row: int
+
+
+def judge(window: Window, params: Params) -> list[Verdict]:
+    """A verdict for each job whose pace is known: slower than it was, or clear."""
+    slow: list[_Slow] = []
+    out: list[Verdict] = []
+    told = 0
+    for job in window.jobs:
+        pace = job_pace.read(window, job)
+        if pace is None:
+            continue
+        word = _judge_job(window, job, pace, params)
+        told += word is not None
+        if isinstance(word, _Slow):
+            slow.append(word)
+        elif word is not None:
+            out.append(word)
+    alike = told >= 2 and len(slow) == told and _together(slow, params)
+    if not alike:
+        out += [_verdict(window, one) for one in slow]
+    return log_rules.added(out, window, FAULT, log_rules.SLOW, RULE_SEVERITY)
+
+
+def _together(slow: list[_Slow], p: Params) -> bool:
+    onsets = [one.onset for one in slow]
+    return max(onsets) - min(onsets) <= p.together_seconds * 1000
+
+
+def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | None:
+    """Clear, slow, or None where it cannot be told."""
+    if pace.apart > p.lockstep:
+        return None
+    values, rows = _values(pace)
+    last = _present(window, pace, rows, p)
+    if last is None:
+        return None
+    found = job_pace.change(values, last)
+    if found is None:
+        # A run that has just begun is slow or fast by itself: what was found in the run before it is over.
+        fresh = pace.started > 0 and len(values) >= 6
+        return Verdict(job_pace.part(job), FAULT, "clear", reason="new_run") if fresh else None
+    row = int(rows[found.at])
+    if found.growth >= _needed(window, rows, found, p):
+        if _batch_grew(pace, row, p) or not _everybody(window, pace, row, p):
+            return None
+        return _Slow(job, pace, found, int(window.times[row]), row)
+    if pace.started == 0 and _found_before(window, pace):
+        return _older(window, job, pace, values[-last:], found.growth, p)
+    if found.growth >= 0.5 * p.drop:
+        return None  # neither slow nor as fast as before: an open finding stands still
+    return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+
+
+def _values(pace: Pace) -> tuple[Floats, Ints]:
+    """Seconds a step (else a token) took, where told, and their rows."""
+    best = pace.step if (~np.isnan(pace.step)).sum() >= (~np.isnan(pace.token)).sum() else pace.token
+    known = ~np.isnan(best)
+    return best[known], pace.rows[known]
+
+
+def _present(window: Window, pace: Pace, rows: Ints, p: Params) -> int | None:
+    """How many of the newest values are the present: the longer of `hold_seconds` and `hold_steps`; None for too few."""
+    if len(rows) < 3:
+        return None
+    usual = 0.0 if np.isnan(pace.usual) else pace.usual
+    gaps = np.diff(window.times[rows]) / 1000.0
+    each = max(float(np.median(gaps)), window.step_seconds)
+    return max(3, int(np.ceil(max(p.hold_seconds, p.hold_steps * usual) / each)))
+
+
+def _needed(window: Window, rows: Ints, found: Change, p: Params) -> float:
+    past = (int(window.times[rows[found.at]]) - int(window.times[rows[0]])) / 1000.0
+    if past < p.past_seconds:
+        return float("inf")
+    young = p.young_drop * max(0.0, 1.0 - past / p.full_past_seconds)
+    return max(p.drop, young, p.sigmas * found.error / found.before, p.wander * found.wander + p.above_past)
+
+
+def _batch_grew(pace: Pace, row: int, p: Params) -> bool:
+    """Tokens a second did not fall with the steps: there is more in a step."""
+    before, after = pace.token[pace.rows < row], pace.token[pace.rows >= row]
+    before, after = before[~np.isnan(before)], after[~np.isnan(after)]
+    if len(before) < 3 or len(after) < 3:
+        return False
+    return bool(job_pace.level_of(after) < (1.0 + p.drop * 2 / 3) * job_pace.level_of(before))
+
+
+def _everybody(window: Window, pace: Pace, row: int, p: Params) -> bool:
+    """Most of the growth is everybody's, as far as the trainer tells what a step consists of.
+
+    Everybody's are the usual rank's computing and waiting for data, and what the rank that waits least spends in
+    collectives: the exchange itself.
+    """
+    before, after = pace.rows[pace.rows < row], pace.rows[pace.rows >= row]
+
+    def grown(signal: str, q: float) -> float:
+        old, new = (job_pace.level(window, signal, pace.some, rows, q) for rows in (before, after))
+        return new - old
+
+    computing, waiting, exchange = (grown("rank.compute_seconds", 0.5), grown("rank.data_wait_seconds", 0.5),
+                                    grown("rank.comm_wait_seconds", 0.0))
+    total = grown("rank.step_seconds", 0.5)
+    if np.isnan(computing) or np.isnan(total):
+        return True
+    # In steps of uneven length some ranks have more to do, each time others.
+    apart = grown("rank.compute_seconds", 0.9) - computing
+    if apart >= (1.0 - p.common) * total:
+        return _lasts(window, pace, row, p)
+    common = sum(part for part in (computing, waiting, exchange) if not np.isnan(part))
+    return common >= p.common * total or _lasts(window, pace, row, p)
+
+
+def _lasts(window: Window, pace: Pace, row: int, p: Params) -> bool:
+    """The same few ranks have been slow for long."""
+    return (window.end - int(window.times[row])) / 1000.0 >= p.uneven_seconds and _same_ranks(window, pace, row)
+
+
+def _same_ranks(window: Window, pace: Pace, row: int) -> bool:
+    """The few ranks that are slow are the same in both halves of the time since the change."""
+    work = window.values("rank.compute_seconds")[:, pace.some]
+    rows = pace.rows[pace.rows >= row]
+    before = stats.median(work[pace.rows[pace.rows < row]])
+    halves = [stats.ratio(stats.median(work[part]), before) for part in np.array_split(rows, 2)]
+    tops = [set(np.flatnonzero(stats.above(h, 1.0 + 0.5 * (float(np.nanmax(h)) - 1.0))).tolist()) for h in halves
+            if not np.isnan(h).all()]
+    few = len(pace.some) // 4
+    return len(tops) == 2 and bool(tops[0]) and len(tops[0]) <= few and len(tops[0] & tops[1]) * 2 > len(tops[0] | tops[1])
+
+
+def _found_before(window: Window, pace: Pace) -> bool:
+    """A finding on the job is open for longer than the window shows."""
+    return float(job_pace.left_out(window, "rank.step_seconds", pace.some).mean()) > 0.5
+
+
+def _older(window: Window, job: JobState, pace: Pace, values: Floats, growth: float, p: Params) -> Verdict | None:
+    """A finding that is older than the window goes on while the job is slower than in the hours before it. Where those are
+    not known, it ends when the window shows that the job became faster; else None."""
+    signal = "rank.step_seconds"
+    usual = float(stats.median(job_pace.expected(window, signal, pace.some)))
+    now = job_pace.level_of(values)
+    known = usual > 0 and not np.isnan(pace.step).all()
+    if not known and growth > -p.still:
+        return None
+    if not known or now < (1.0 + p.still) * usual:
+        return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+    seen = stats.evidence(signal, now, usual, "its hours before this finding")
+    return Verdict(job_pace.part(job), FAULT, "faulty", _severity(now / usual - 1.0), (seen,), "slower_than_before")
+
+
+def _severity(growth: float) -> float:
+    return float(np.clip(0.3 + growth, 0.3, 0.6))
+
+
+def _verdict(window: Window, one: _Slow) -> Verdict:
+    minutes = round((window.end - one.onset) / 60_000)
+    signal = "rank.step_seconds" if not np.isnan(one.pace.step).all() else "rank.tokens_per_second"
+    before, now = one.change.before, min(one.change.after, one.change.now)
+    if signal == "rank.tokens_per_second":
+        before, now = 1.0 / before, 1.0 / now
+    rows: list[Evidence] = [stats.evidence(signal, now, before, f"its own past in this run; {minutes} minutes now")]
+    old, new = one.pace.rows[one.pace.rows < one.row], one.pace.rows[one.pace.rows >= one.row]
+    for name in ("rank.compute_seconds", "rank.data_wait_seconds", "rank.comm_wait_seconds"):
+        now = job_pace.level(window, name, one.pace.some, new)
+        if not np.isnan(now):
+            rows.append(stats.evidence(name, now, job_pace.level(window, name, one.pace.some, old),
+                                       "its own past in this run, median of ranks"))
+    return Verdict(job_pace.part(one.job), FAULT, "faulty", _severity(one.change.growth), tuple(rows), "slower_than_before",
+                   onset_at=one.onset)
+
+
+PLUGIN = DetectorPlugin(
+    name="throughput_drop", fault=FAULT, judge=judge, params=Params,
+    needs=(("rank.step_seconds", "rank.step", "rank.tokens_per_second", "log_rule"),),
+    # The judgement itself looks back three minutes; eight ticks more make it five. Pauses (checkpoints, evaluations) say nothing:
+    # they freeze the finding.
+    hold=Hold(on=8, of=9, off=8, expire=240),
+    must_not=("checkpoints, evaluations and compilation", "warm-up and restarts", "a batch that grows", "single long steps",
+              "a step time that is rough", "a job that was always so slow", "ranks that are uneven", "all jobs of a site at once"),
+)

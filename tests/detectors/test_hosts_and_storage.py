@@ -1,0 +1,210 @@
+"""Services, settings, disks and shared storage: what is a fault, and what only looks like one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.types import Event, Target
+from detectors import config_drift, disk_slow, link_slow, service_down, storage_slow
+from tests.contract import host_plants
+from tests.contract.windows import START, STEP, Cluster
+
+FM = host_plants.SERVICES[0]
+N001 = "node:n001/"
+
+
+def faulty(module: Any, cluster: Cluster) -> list[str]:
+    return [v.target.key for v in module.judge(cluster.window(), module.Params()) if v.state == "faulty"]
+
+
+def event(kind: str, tick: int, target: Target, **fields: object) -> Event:
+    return Event(START + tick * STEP * 1000, target, kind, fields, f"line of {kind}")
+
+
+def unit(kind: str, tick: int, name: str = "nvidia-dcgm.service") -> Event:
+    return event(kind, tick, Target("service", "n001", name), unit=name)
+
+
+def lines(*events: Event) -> Callable[[Cluster], object]:
+    return lambda c: c.events.extend(events)
+
+
+def with_lines(*events: Event) -> Callable[[Cluster], object]:
+    def plant(c: Cluster) -> None:
+        host_plants.stop_service(c, 1, 60)
+        c.events.extend(events)
+    return plant
+
+
+def never_ran(c: Cluster) -> None:
+    host_plants.stop_service(c, 1, 0)
+
+
+SERVICES: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
+    ("a unit fails", lambda c: host_plants.stop_service(c, 1, 60), [N001]),
+    ("a unit restarts", lambda c: host_plants.stop_service(c, 1, 98), []),
+    ("a unit never ran", never_ran, []),
+    ("its line alone", lines(unit("service_failed", 60)), [N001]),
+    ("it is back", lines(unit("service_failed", 60), unit("service_started", 61)), []),
+    ("it has just failed", lines(unit("service_failed", 98)), []),
+    ("it is stopped in order", lines(unit("service_stopped", 60)), [N001]),
+    ("it is stopped to be upgraded", lines(unit("service_stopped", 90)), []),
+    ("the node has booted since", lines(unit("service_failed", 60), event("boot", 70, Target("node", "n001"))), []),
+    ("the unit's state is shown and well", lines(unit("service_failed", 60, FM)), []),
+    ("the node is drained", with_lines(event("drain", 50, Target("node", "n001"))), []),
+    ("the fabric of all GPUs ends", lambda c: c.put("gpu.fabric_manager_state", 3.0, 0).put(
+        "gpu.fabric_manager_state", 4.0, 60, None, range(8, 16)), [N001]),
+    ("the fabric of one GPU ends", lambda c: c.put("gpu.fabric_manager_state", 3.0, 0).put(
+        "gpu.fabric_manager_state", 4.0, 60, None, [9]), []),
+]
+
+
+@pytest.mark.parametrize(("plant", "said"), [row[1:] for row in SERVICES], ids=[row[0] for row in SERVICES])
+def test_service_down(plant: Callable[[Cluster], object], said: list[str]) -> None:
+    """A service that ran and does not any more is its node's incident."""
+    cluster = Cluster()
+    plant(cluster)
+    assert faulty(service_down, cluster) == said
+
+
+def two_nodes(c: Cluster) -> None:
+    for node, tick in ((1, 30), (2, 60)):
+        host_plants.set_label(c, node, tick)
+
+
+def other_model(c: Cluster) -> None:
+    host_plants.set_label(c, 1, 0)
+    c.entities["label"] = tuple(Target("label", t.node, t.device.replace("H100", "H200")) if t.node == "n001" else t
+                                for t in c.entities["label"])
+
+
+def with_boot(c: Cluster) -> None:
+    host_plants.set_label(c, 1, 60)
+    c.events.append(event("boot", 58, Target("node", "n001")))
+
+
+def last_of_a_rollout(c: Cluster) -> None:
+    for node, tick in ((0, 20), (2, 40), (3, 60), (4, 70), (5, 80)):
+        host_plants.set_label(c, node, tick)
+
+
+DRIFT: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
+    ("another driver since the start", lambda c: host_plants.set_label(c, 1, 0), [N001]),
+    ("another kernel from now on", lambda c: host_plants.set_label(c, 1, 60, 3, 4), [N001]),
+    ("a moment ago", lambda c: host_plants.set_label(c, 1, 95), []),
+    ("with a boot: perhaps the first of many", with_boot, []),
+    ("two nodes one after the other", two_nodes, []),
+    ("the last one of a rollout", last_of_a_rollout, []),
+    ("a node with other GPUs", other_model, []),
+    ("a small MTU", lambda c: c.put("nic.mtu_bytes", 4200.0, 0).put("nic.mtu_bytes", 1500.0, 50, None, [9]), [N001]),
+    ("a lower limit on all GPUs", lambda c: c.put("gpu.power_limit_watts", 500.0, 50, None, range(8, 16)), [N001]),
+    ("a lower limit on one GPU", lambda c: c.put("gpu.power_limit_watts", 500.0, 50, None, [9]), []),
+]
+
+
+@pytest.mark.parametrize(("plant", "said"), [row[1:] for row in DRIFT], ids=[row[0] for row in DRIFT])
+def test_config_drift(plant: Callable[[Cluster], object], said: list[str]) -> None:
+    """One node that differs from its group is drift; several that change are a rollout."""
+    cluster = Cluster(nodes=6)
+    plant(cluster)
+    assert faulty(config_drift, cluster) == said
+
+
+def test_a_rollout_is_named() -> None:
+    """Nodes that share another value are clear, and the reason says why they differ."""
+    cluster = Cluster(nodes=6)
+    two_nodes(cluster)
+    words = {v.target.node: v.reason for v in config_drift.judge(cluster.window(), config_drift.Params())}
+    assert [node for node, reason in words.items() if reason == "rollout"] == ["n001", "n002"]
+
+
+def more_work(c: Cluster) -> None:
+    host_plants.slow_disk(c, 1, 60)
+    for way in ("read", "write"):
+        c.signals[f"disk.{way}s_per_second"][60:, [4]] *= 8
+        c.signals[f"disk.{way}_time_ratio"][60:, [4]] *= 8
+
+
+def all_disks(c: Cluster) -> None:
+    for node in range(4):
+        for disk in range(host_plants.DISKS):
+            host_plants.slow_disk(c, node, 60, disk=disk)
+
+
+DISKS: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
+    ("slow at like load", lambda c: host_plants.slow_disk(c, 1, 60), ["disk:n001/nvme1n1"]),
+    ("a little slower", lambda c: host_plants.slow_disk(c, 1, 60, 1.4), []),
+    ("for a moment", lambda c: host_plants.slow_disk(c, 1, 97), []),
+    ("with far more to do", more_work, []),
+    ("all of them", all_disks, []),
+    ("idle", lambda c: [host_plants.slow_disk(c, 1, 60), c.put("disk.reads_per_second", 0.1, 60, None, [4]),
+                        c.put("disk.writes_per_second", 0.1, 60, None, [4])], []),
+]
+
+
+@pytest.mark.parametrize(("plant", "said"), [row[1:] for row in DISKS], ids=[row[0] for row in DISKS])
+def test_disk_slow(plant: Callable[[Cluster], object], said: list[str]) -> None:
+    """A disk is slow by its peers and by its own past at like load."""
+    cluster = Cluster()
+    plant(cluster)
+    assert faulty(disk_slow, cluster) == said
+
+
+def save(c: Cluster) -> None:
+    host_plants.slow_storage(c, 60)
+    c.signals["node.storage_bytes_per_second"][60:] *= 30
+
+
+def cut_off(c: Cluster) -> None:
+    c.put("storage.connected", 0.0, 90, None, range(0, 8, 2))
+
+
+def nfs(c: Cluster) -> None:
+    c.entities["mount"] = tuple(Target("mount", n, "10.0.0.1:/data") for n in c.names)
+    c.put("mount.reads_per_second", 200.0, 0).put("mount.read_time_ratio", 0.4, 0).put("mount.read_bytes_per_second", 2e8, 0)
+    c.put("mount.read_time_ratio", 4.0, 60)
+
+
+STORAGE: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
+    ("one target for all clients", lambda c: host_plants.slow_storage(c, 60), ["storage:/scratch"]),
+    ("for one client", lambda c: host_plants.slow_storage(c, 60, nodes=[1]), []),
+    ("a moment", lambda c: host_plants.slow_storage(c, 97), []),
+    ("under a save", save, []),
+    ("clients are cut off", cut_off, ["storage:/scratch"]),
+    ("NFS calls take longer", nfs, ["storage:/scratch"]),
+    ("kernels say so", lambda c: c.events.extend(
+        event("kernel_error", 90, Target("storage", n, "scratch-OST0001"), subsystem="lustre") for n in c.names), ["storage:/scratch"]),
+    ("one kernel says so", lambda c: c.events.append(
+        event("kernel_error", 90, Target("storage", "n001", "scratch-OST0001"), subsystem="lustre")), []),
+]
+
+
+@pytest.mark.parametrize(("plant", "said"), [row[1:] for row in STORAGE], ids=[row[0] for row in STORAGE])
+def test_storage_slow(plant: Callable[[Cluster], object], said: list[str]) -> None:
+    """Storage is slow where its clients agree that it is, at like load."""
+    cluster = Cluster()
+    plant(cluster)
+    assert faulty(storage_slow, cluster) == said
+
+
+PAIRS: list[tuple[str, dict[str, float], list[str]]] = [
+    ("all fast", {"a b": 88, "b c": 87, "a c": 86}, []),
+    ("one slow node", {"a b": 88, "b c": 87, "a d": 49, "d b": 48}, ["node:d/"]),
+    ("two that cannot be told apart", {"a b": 88, "b c": 87, "d e": 49}, ["link:/d<->e"]),
+    ("a slow path between fast nodes", {"a b": 88, "c d": 87, "a c": 49}, []),
+    ("nobody is fast enough to compare with", {"a b": 88, "c d": 49}, []),
+]
+
+
+@pytest.mark.parametrize(("table", "said"), [row[1:] for row in PAIRS], ids=[row[0] for row in PAIRS])
+def test_pairs_of_nodes(table: dict[str, float], said: list[str]) -> None:
+    """A node is blamed where its partners are fast with others."""
+    cluster = Cluster(nodes=1)
+    cluster.entities["link"] = tuple(Target("link", None, "<->".join(sorted(pair.split()))) for pair in table)
+    cluster.signals["link.pair_bytes_per_second"] = np.full((cluster.ticks, len(table)), np.nan)
+    cluster.signals["link.pair_bytes_per_second"][90] = [v * 1e9 for v in table.values()]
+    assert faulty(link_slow, cluster) == said

@@ -1,0 +1,343 @@
+"""Jobs that get slow: what the job as a whole, a rank, a node or its data is at fault for, and what is no fault at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.types import Baseline, Event, Target
+from core.window import Window
+from detectors import data_stall, job_pace, straggler, throughput_drop
+from tests.contract.windows import JOB, START, STEP, Cluster, lag, slow_down, wait_for_data
+
+AT = 60
+
+
+def timed(seed: int = 1, nodes: int = 4, ticks: int = 120, jitter: float = 0.005, **more: object) -> Cluster:
+    """A cluster whose trainer tells what a step consists of: 2.4 s of computing, the same step for all, the rest is waiting."""
+    c = Cluster(nodes=nodes, ticks=ticks, seed=seed, **more)
+    n, rng = c.width("rank"), c.rng("timed")
+    part = 1.0 + 0.004 * rng.normal(0, 1, n)
+    c.signals["rank.compute_seconds"] = 2.4 * part * (1 + jitter * rng.normal(0, 1, (ticks, n)))
+    tail = np.where(rng.random(ticks) < 0.4, rng.exponential(0.2, ticks), 0.0)
+    c.signals["tail"] = np.tile(tail[:, None], (1, n))
+    return settle(c)
+
+
+def settle(c: Cluster) -> Cluster:
+    """Step and waiting follow from the slowest rank; call it again after the computing was changed."""
+    work = c.signals["rank.compute_seconds"] + c.signals["rank.data_wait_seconds"]
+    step = work.max(axis=1, keepdims=True) + 0.7 + c.signals["tail"]
+    c.signals["rank.step_seconds"] = step
+    c.signals["rank.comm_wait_seconds"] = step - work
+    c.signals["rank.tokens_per_second"] = 3072.0 / step
+    return c
+
+
+def window(c: Cluster, upto: int | None = None, **more: object) -> Window:
+    tail = c.signals.pop("tail", None)
+    try:
+        return c.window(upto, **more)
+    finally:
+        if tail is not None:
+            c.signals["tail"] = tail
+
+
+def work_more(c: Cluster, columns: object, start: int, factor: object, stop: int | None = None) -> Cluster:
+    c.signals["rank.compute_seconds"][start:stop, columns] *= factor
+    return settle(c)
+
+
+def says(detector: object, w: Window) -> list[str]:
+    return [v.target.key for v in detector.judge(w, detector.Params()) if v.state == "faulty"]
+
+
+def clear(detector: object, w: Window) -> set[str]:
+    return {v.target.key for v in detector.judge(w, detector.Params()) if v.state == "clear"}
+
+
+# --- straggler --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("excess", [0.05, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_rank_that_works_longer_is_named(excess: float, seed: int) -> None:
+    """Within seven minutes for a twentieth of the computing, within three for a third, and nobody else."""
+    c = work_more(timed(seed), 11, AT, 1 + excess)
+    assert says(straggler, window(c, AT + (30 if excess < 0.1 else 20))) == [f"rank:{JOB}/11"]
+
+
+def test_all_ranks_of_a_node_are_the_node() -> None:
+    """Eight ranks that slow down together are one finding on their node."""
+    c = work_more(timed(), slice(8, 16), AT, 1.15)
+    assert says(straggler, window(c, AT + 30)) == ["node:n001/"]
+
+
+def test_without_the_computing_what_a_rank_does_not_wait_is_its_work() -> None:
+    """Step and waiting are enough."""
+    c = work_more(timed(), 11, AT, 1.2)
+    del c.signals["rank.compute_seconds"]
+    assert says(straggler, window(c, AT + 30)) == [f"rank:{JOB}/11"]
+
+
+def test_the_step_of_a_job_in_lock_step_names_nobody() -> None:
+    """All ranks have the step of the slowest."""
+    c = work_more(timed(), 11, AT, 1.2)
+    for name in ("rank.compute_seconds", "rank.comm_wait_seconds", "rank.data_wait_seconds"):
+        del c.signals[name]
+    found = straggler.judge(window(c, AT + 30), straggler.Params())
+    assert not found
+
+
+def uneven_from_the_start(c: Cluster) -> Cluster:
+    return work_more(c, [3, 11, 19], 0, 1.15)
+
+
+def wandering(c: Cluster) -> Cluster:
+    for i, column in enumerate((5, 17, 30, 2, 11, 28)):
+        c = work_more(c, column, 20 + 16 * i, 1.2, 36 + 16 * i)
+    return c
+
+
+def several_at_once(c: Cluster) -> Cluster:
+    return work_more(c, [3, 19], AT, 1.2)
+
+
+def sequences(c: Cluster) -> Cluster:
+    lengths = c.rng("lengths").lognormal(0, 0.35, (c.ticks - AT, c.nodes))
+    lengths /= lengths.max(axis=1, keepdims=True)
+    return work_more(c, slice(None), AT, 1 + 0.3 * np.repeat(lengths, 8, axis=1))
+
+
+def garbage(c: Cluster) -> Cluster:
+    rng = c.rng("garbage")
+    for row in range(AT, c.ticks, 2):
+        c.signals["rank.compute_seconds"][row, rng.integers(0, c.width("rank"))] += 1.0
+    return settle(c)
+
+
+def everybody(c: Cluster) -> Cluster:
+    return work_more(c, slice(None), AT, 1.2)
+
+
+def profiled(c: Cluster) -> Cluster:
+    for name in ("gpu.tensor_active_ratio", "gpu.graphics_active_ratio"):
+        c.put(name, np.nan, AT, None, range(8, 16))
+    return work_more(c, 11, AT, 1.2)
+
+
+def one_hiccup(c: Cluster) -> Cluster:
+    return work_more(c, 11, 110, 2.0, 112)
+
+
+QUIET = [uneven_from_the_start, wandering, several_at_once, sequences, garbage, everybody, profiled, one_hiccup]
+
+
+@pytest.mark.parametrize("plant", QUIET, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("upto", [80, 95, 120])
+def test_what_is_no_straggler(plant: Callable[[Cluster], Cluster], upto: int) -> None:
+    """Unevenness that was there, that wanders, that many share, that a profiler makes, that is over in a moment."""
+    assert says(straggler, window(plant(timed(3)), upto)) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_whole_stage_is_compared_with_itself(known: bool) -> None:
+    """A pipeline's last stage that has more to do since now: with the layout nobody stands out; without it, many do at once."""
+    c = timed(nodes=8)
+    c = work_more(c, slice(48, 64), AT, 1.15)
+    if known:
+        c.job = replace(c.job, tp=8, pp=4, dp=2)
+    assert says(straggler, window(c, AT + 40)) == []
+
+
+def test_a_rank_of_a_stage_is_named_among_its_stage() -> None:
+    """Stages differ; the rank is slow among its own."""
+    c = work_more(timed(nodes=8), slice(32, 64), 0, 1.2)
+    c.job = replace(c.job, tp=8, pp=2, dp=4)
+    assert says(straggler, window(work_more(c, 11, AT, 1.35), AT + 30)) == [f"rank:{JOB}/11"]
+
+
+def test_a_finding_older_than_the_window_goes_on() -> None:
+    """The whole window is slow; that the last minutes are no past of this rank tells that its finding is open."""
+    c = work_more(timed(), 11, 0, 1.2)
+    w = window(c)
+    assert says(straggler, w) == []
+    assert says(straggler, replace(w, baseline_of=excluded(w, [11]))) == [f"rank:{JOB}/11"]
+
+
+def test_it_goes_on_while_a_finding_on_the_whole_job_is_open_too() -> None:
+    """All ranks are left out of the past then; still only the slow one is named."""
+    w = window(work_more(timed(), 11, 0, 1.2))
+    assert says(straggler, replace(w, baseline_of=excluded(w, slice(None)))) == [f"rank:{JOB}/11"]
+
+
+def excluded(w: Window, columns: object) -> Callable[[str, int], Baseline]:
+    """A past of hours that knows healthy levels; of the columns it leaves out the time of the window."""
+    def of(signal: str, seconds: int) -> Baseline:
+        n = w.values(signal).shape[1]
+        minutes = np.full(n, seconds / 60.0)
+        minutes[columns] = max(0.0, seconds / 60.0 - 30.0)
+        level = np.full(n, {"rank.compute_seconds": 2.4, "rank.step_seconds": 3.15, "rank.data_wait_seconds": 0.02}.get(signal, 1.0))
+        return Baseline(minutes, np.where(minutes > 0, level, np.nan), np.zeros(n), np.zeros(n))
+    return of
+
+
+# --- throughput_drop --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
+@pytest.mark.parametrize("without", [(), ("rank.compute_seconds", "rank.comm_wait_seconds", "rank.data_wait_seconds")])
+def test_a_job_that_got_slower_is_found(share: float, without: tuple[str, ...]) -> None:
+    """All ranks compute longer, whether or not the trainer says what its steps consist of."""
+    c = timed()
+    c.without = without
+    assert says(throughput_drop, window(work_more(c, slice(None), AT, 1 + 1.3 * share), AT + 24)) == [f"job:{JOB}/"]
+
+
+def test_a_job_that_tells_only_its_step_number_is_judged() -> None:
+    """Time over steps."""
+    c = Cluster(ticks=120, without=("rank.step_seconds",))
+    clock = np.arange(120) * STEP
+    clock = np.where(clock < AT * STEP, clock, AT * STEP + (clock - AT * STEP) / 1.2)
+    step = 1000 + np.floor(clock / 4.0)
+    c.signals["rank.step"] = np.tile(step[:, None], (1, 32))
+    c.without = ("rank.step_seconds", "rank.last_step_timestamp_seconds")
+    assert says(throughput_drop, c.window(AT + 24)) == [f"job:{JOB}/"]
+
+
+def grown_batch(c: Cluster) -> Cluster:
+    slow_down(c, AT, 0.3)
+    c.signals["rank.tokens_per_second"][AT:] = c.signals["rank.tokens_per_second"][:1].mean()
+    return c
+
+
+def checkpoints(c: Cluster) -> Cluster:
+    for row in range(25, c.ticks - 3, 20):
+        c.phase("checkpoint", row, row + 2)
+        c.add("rank.step_seconds", 8.0, row + 2, row + 3)
+    return c
+
+
+def restarted(c: Cluster) -> Cluster:
+    c.add("rank.step", -500, AT)
+    return slow_down(c, AT, 0.4)
+
+
+def reconfigured(c: Cluster) -> Cluster:
+    c.events.append(Event(START + AT * 15_000, Target("job", job=JOB), "config_change", {}))
+    return slow_down(c, AT, 0.4)
+
+
+def short(c: Cluster) -> Cluster:
+    return slow_down(c, c.ticks - 6, 0.4)
+
+
+def always(c: Cluster) -> Cluster:
+    return slow_down(c, 0, 0.4)
+
+
+def two_percent(c: Cluster) -> Cluster:
+    return slow_down(c, AT, 0.015)
+
+
+def one_rank(c: Cluster) -> Cluster:
+    return work_more(c, 11, AT, 1.2)
+
+
+@pytest.mark.parametrize("plant", [grown_batch, checkpoints, restarted, reconfigured, short, always, two_percent, one_rank, sequences,
+                                   garbage], ids=lambda f: f.__name__)
+def test_what_is_no_drop(plant: Callable[[Cluster], Cluster]) -> None:
+    """Bigger batches, pauses, new runs, moments, what was always so, and what a few ranks do."""
+    assert says(throughput_drop, window(plant(timed(4)))) == []
+
+
+def test_jobs_that_slow_down_together_are_nobodys_fault() -> None:
+    """All jobs of a site at one moment: no job is named; one of two is."""
+    c, healthy = everybody(timed()), timed()
+    first, second = (replace(c.job, id=name, ranks=tuple(range(16 * i, 16 * i + 16))) for i, name in enumerate("ab"))
+    together = says(throughput_drop, replace(window(c), jobs=(first, second)))
+    for name, values in c.signals.items():
+        if name.startswith("rank."):
+            c.signals[name] = np.concatenate([values[:, :16], healthy.signals[name][:, 16:]], axis=1)
+    assert (together, says(throughput_drop, replace(window(c), jobs=(first, second)))) == ([], ["job:a/"])
+
+
+def test_a_drop_older_than_the_window_goes_on() -> None:
+    """While its last minutes are left out of the past, the job is compared with the hours before."""
+    w = window(slow_down(timed(), 0, 0.2))
+    assert says(throughput_drop, replace(w, baseline_of=excluded(w, slice(None)))) == [f"job:{JOB}/"]
+    healthy = window(timed())
+    assert clear(throughput_drop, replace(healthy, baseline_of=excluded(healthy, slice(None)))) == {f"job:{JOB}/"}
+
+
+def test_a_new_run_ends_what_the_run_before_had() -> None:
+    """Some minutes after a restart the job is clear: its pace is that of another run."""
+    c = slow_down(timed(), 20)
+    c.add("rank.step", -500, 100)
+    assert clear(throughput_drop, window(c)) == {f"job:{JOB}/"}
+
+
+# --- data_stall -------------------------------------------------------------------------------------------------------
+def data(c: Cluster, columns: object, start: int, seconds: float) -> Cluster:
+    c.signals["rank.data_wait_seconds"][start:, columns] += seconds
+    return settle(c)
+
+
+@pytest.mark.parametrize(("columns", "named"), [(slice(None), [f"job:{JOB}/"]), (slice(8, 16), ["node:n001/"])])
+@pytest.mark.parametrize("seconds", [0.2, 1.0])
+def test_who_waits_for_data(columns: slice, named: list[str], seconds: float) -> None:
+    """All ranks: the job. Those of one node: the node, with its job."""
+    w = window(data(timed(), columns, AT, seconds), AT + 20)
+    assert says(data_stall, w) == named
+    assert {v.target.job for v in data_stall.judge(w, data_stall.Params())} == {JOB}
+
+
+def hidden(c: Cluster) -> Cluster:
+    c.signals["rank.data_wait_seconds"][AT:] += 0.3
+    return c  # the steps are as long as before
+
+
+def always_waited(c: Cluster) -> Cluster:
+    return data(c, slice(None), 0, 0.5)
+
+
+def one_of_a_node(c: Cluster) -> Cluster:
+    return data(c, 11, AT, 0.5)
+
+
+@pytest.mark.parametrize("plant", [hidden, always_waited, one_of_a_node, everybody, checkpoints], ids=lambda f: f.__name__)
+def test_what_is_no_stall(plant: Callable[[Cluster], Cluster]) -> None:
+    """Waiting that costs no step, that was always there, or that is one rank's."""
+    assert says(data_stall, window(plant(timed(5)))) == []
+
+
+@pytest.mark.parametrize(("columns", "named"), [(slice(None), [f"job:{JOB}/"]), (slice(8, 16), ["node:n001/"])])
+def test_a_stall_older_than_the_window_goes_on(columns: slice, named: list[str]) -> None:
+    """While the last minutes are left out of the past, the waiting is compared with that of the hours before."""
+    w = window(data(timed(), columns, 0, 0.5))
+    assert says(data_stall, w) == []
+    assert says(data_stall, replace(w, baseline_of=excluded(w, columns))) == named
+
+
+# --- the shared pieces ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("at", "up"), [(10, 0.2), (60, 0.05), (100, 0.3)])
+def test_the_moment_of_a_change_is_found(at: int, up: float) -> None:
+    """Within a few values, with the levels on both sides."""
+    rng = np.random.default_rng(7)
+    values = 1.0 + 0.01 * rng.normal(size=120) + np.where(np.arange(120) >= at, up, 0.0)
+    found = job_pace.change(values, 8)
+    assert abs(found.at - at) <= 3
+    assert abs(found.before - 1.0) < 0.02
+    assert abs(found.growth - up) < 0.02
+
+
+def test_too_few_values_have_no_change() -> None:
+    """Nothing is said of them."""
+    assert job_pace.change(np.ones(9), 4) is None
+
+
+@pytest.mark.parametrize("plant", [lambda c: lag(c, 11, AT), lambda c: slow_down(c, AT), lambda c: wait_for_data(c, AT)])
+def test_a_pause_says_nothing(plant: Callable[[Cluster], Cluster]) -> None:
+    """During a checkpoint no word is said: an open finding stands still."""
+    c = plant(Cluster(ticks=100)).phase("checkpoint", 96)
+    w = c.window()
+    assert [list(d.judge(w, d.Params())) for d in (straggler, throughput_drop, data_stall)] == [[], [], []]
