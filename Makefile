@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: duckdb15 help install demo test check bench evaluate chaos contracts clean
+.PHONY: duckdb15 help install demo test check lab bench evaluate chaos contracts clean
 
 help: ## shows this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,13 +30,16 @@ demo: install ## runs the main job: an emulated fleet breaks three times and hea
 	@$(BIN)/greylag demo $(ARGS)
 
 test: install ## installs and passes the tests (8 minutes at most on 2 cores; what `make check` holds is not repeated)
-	@$(BIN)/pytest -m "not evaluate and not chaos" -n 2 --dist loadfile --ignore=tests/structure $(ARGS)
+	@$(BIN)/pytest -m "not evaluate and not chaos and not lab" -n 2 --dist loadfile --ignore=tests/structure $(ARGS)
 
 check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q tests/structure $(ARGS)
 	@$(BIN)/python -m app.contracts --check
+
+lab: install ## breaks a port and a file system of this machine's own namespaces (two minutes; needs root, else it skips)
+	@$(BIN)/pytest -q -m "lab and not evaluate" tests/lab $(ARGS)
 
 bench: install ## measures ingest, store, detect, fleet and query; JSON lines on stdout
 	@for what in parse ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done

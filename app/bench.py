@@ -105,10 +105,12 @@ def _serve_page(port: Any, page: bytes) -> None:
 
 
 def bench_detect() -> Rows:
-    """Ring, window and detectors over an emulated cluster."""
+    """The ring alone, then one tick of judgement (window, all detectors, incidents) for fleets of several sizes."""
+    from app.bench_detect import bench_detect as run
     from pipeline.ring_bench import bench_ring
 
     yield dict(bench_ring(64))
+    yield from run()
 
 
 def bench_fleet() -> Rows:

@@ -13,7 +13,8 @@ from typing import Any
 from app import wiring
 from app.brain import Brain
 from app.demo import policy_path
-from app.fleet_targets import FleetTargets
+from app.fleet_targets import SAMPLE_LIMIT, FleetTargets
+from app.own_series import OwnSeries
 from collectors.follow import LiveLog, log_target
 from collectors.mapping import Mapper
 from collectors.readings import ReadingScrapes
@@ -29,6 +30,8 @@ from fleet.state import inventory as fleet_inventory
 from fleet.world import World
 from remediation.engine import Engine
 from remediation.policy import read_policy
+
+COLLECTOR = "virtual"
 
 
 class FleetSource:
@@ -50,6 +53,8 @@ class FleetSource:
         self._rest: dict[str, bytes] = {}
         self._sent: set[str] = set()
         self._seq = 0
+        self._told = Telemetry()
+        self._own = OwnSeries(self._told, 1)
 
     def advance(self, to: int) -> Iterable[Batch]:
         slots = self._frames.slots(to)
@@ -59,6 +64,15 @@ class FleetSource:
         self._frames.world.advance(to)
         read, events = self._logs(to)
         yield self._batch(slots[-1] if slots else to, rows + read, events)
+        yield self._collector(to)
+
+    def _collector(self, at: int) -> Batch:
+        """What a collector says of itself: in virtual time it is never late; pages that are larger than their budget are shed."""
+        world = self._frames.world
+        over = sum(more > SAMPLE_LIMIT for more in world.knobs.exporter.extra_series.values())
+        self._told.set("greylag_collector_targets", len(world.nodes) * len(self._frames.pages.names), worker=COLLECTOR)
+        self._told.set("greylag_collector_shed_targets", over, worker=COLLECTOR)
+        return self._own.collectors(at, {COLLECTOR: 0.0})
 
     def _batch(self, slot: int, rows: list[tuple[Layout, Scrape]], events: list[Event]) -> Batch:
         self._seq += 1

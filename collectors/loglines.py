@@ -297,7 +297,8 @@ def _own_time(line: str, mark: Mark | None, state: dict[str, Any]) -> int | None
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished step as a line tells it. seconds: of one step. skipped, nan: steps of that kind since the last line."""
+    """A finished step as a line tells it. seconds: of one step. skipped, nan: steps of that kind since the last line.
+    batch: samples in the step, of the whole job."""
 
     step: int | None
     seconds: float | None = None
@@ -306,11 +307,12 @@ class Step:
     tokens_per_second: float | None = None
     skipped: float | None = None
     nan: float | None = None
+    batch: float | None = None
 
 
 PROGRESS = frozenset({"rank.step", "rank.last_step_timestamp_seconds"})
 TIMED_PROGRESS = PROGRESS | {"rank.step_seconds"}
-RESULTS = frozenset({"rank.loss", "rank.grad_norm", "rank.tokens_per_second"})
+RESULTS = frozenset({"rank.loss", "rank.grad_norm", "rank.tokens_per_second", "rank.batch_samples"})
 ALL_STEP_SIGNALS = TIMED_PROGRESS | RESULTS
 
 
@@ -330,6 +332,7 @@ def step_reading(line: JobLine, told: Step, only: frozenset[str] = ALL_STEP_SIGN
         "rank.loss": told.loss,
         "rank.grad_norm": told.grad_norm,
         "rank.tokens_per_second": told.tokens_per_second,
+        "rank.batch_samples": told.batch,
     }
     seen: set[str] = state.setdefault(f"seen/{part.rank}", set())
     seen.update(name for name, value in values.items() if value is not None)

@@ -218,6 +218,7 @@ _TABLE: tuple[tuple[str, str, str, str], ...] = (
     ("rank.loss_nonfinite", "bool", "1 where the logged loss is NaN or infinite", "first"),
     ("rank.grad_norm", "1", "gradient norm", "first"),
     ("rank.tokens_per_second", "1/s", "tokens a second", "first"),
+    ("rank.batch_samples", "count", "samples in the last step, of the whole job", "first"),
     ("rank.nonfinite_per_second", "1/s", "non-finite values seen (counter)", "first"),
     ("rank.skipped_per_second", "1/s", "optimizer steps skipped (counter)", "first"),
     ("rank.last_checkpoint_step", "step", "step of the newest complete checkpoint", "first"),

@@ -1,8 +1,10 @@
 """A disk that takes several times as long for a call as the disks it can be compared with, and as it took itself before.
 
-Compared are the other disks of its node and the disk of the same name on other nodes of the type, as long as they carry about
-as much: no absolute time is slow by itself, a hard disk is no NVMe drive. A disk that idles is not judged, nor is one that has
-more to do than the others.
+Compared are the other disks of its node and the disk of the same name on other nodes of the type, and of those only the ones
+that carry about as much at that time: no absolute time is slow by itself, a hard disk is no NVMe drive, a read waits behind the
+writes of the same disk, and a large call takes longer than a small one. So a disk is not judged that idles, that has more to do
+than the others, or that is written by a job's save while other jobs' disks rest; a job's nodes that save together are each
+other's peers.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Params:
 
     window_seconds: how far back times are averaged. calls_min: calls a second from which a disk works. peers_factor, own_factor:
     how many times the peers' time, and its own before at like load. alone_factor: the same against peers where its own past
-    tells nothing. load_share: of its own load, what peers must carry at least. peers_min: so many of them.
+    tells nothing. load_share: of its own load (bytes and calls, reads and writes together, and bytes a call), what a peer must
+    carry at least: queues make a disk at 0.7 of its capacity wait 1.7 times as long as at 0.5, so less than that is not like
+    load. peers_min: so many of them.
     """
 
     window_seconds: float = 180.0
@@ -39,7 +43,7 @@ class Params:
     peers_factor: float = 2.0
     own_factor: float = 1.7
     alone_factor: float = 5.0
-    load_share: float = 0.4
+    load_share: float = 0.7
     peers_min: int = 2
 
 
@@ -68,17 +72,16 @@ def _judge_way(window: Window, p: Params, names: tuple[str, str, str], siblings:
         return
     rate = block.values
     times = np.where(stats.above(rate, p.calls_min), stats.ratio(window.values(took), rate), np.nan)
-    load = np.where(np.isnan(window.values(size)), rate, window.values(size))
+    active = ~np.isnan(times)
+    moved, asked = _both(window, size), _both(window, calls)
+    load = np.where(active, np.where(np.isnan(moved), asked, moved), np.nan)
     intervals = stats.interval_ticks(block, window.step_seconds)
     ticks = window.ticks(p.window_seconds)
     found = service_times.compared(times, load, intervals, ticks)
-    mean = stats.ratio(_recent(window.values(took), ticks), _recent(np.where(np.isnan(times), np.nan, rate), ticks))
-    peers, n = _peers(mean, found.load, namesakes, p)
-    # Most disks are like the other nodes' and need no second look; the rest is compared with its own node's as well.
-    look = np.isin(siblings, siblings[(n < p.peers_min) | stats.above(found.now, p.peers_factor * peers)])
-    if look.any():
-        near, m = _peers(mean[look], found.load[look], siblings[look], p)
-        peers[look], n[look] = np.fmax(peers[look], near), np.maximum(n[look], m)
+    mean = stats.ratio(_recent(window.values(took), active, ticks), _recent(rate, active, ticks))
+    loads = np.stack([_recent(moved, active, ticks), _recent(asked, active, ticks),
+                      stats.ratio(_recent(window.values(size), active, ticks), _recent(rate, active, ticks))])
+    peers, n = _peers(mean, loads, found.now, (namesakes, siblings), p)
     apart = stats.above(found.now, p.peers_factor * peers)
     own = stats.above(found.now, p.own_factor * found.before)
     slow = apart & np.where(np.isnan(found.before), stats.above(found.now, p.alone_factor * peers), own)
@@ -103,20 +106,54 @@ def _symptom(times: Floats, p: Params, peers: Floats, before: Floats) -> Bools:
     return stats.above(times, limit)
 
 
-def _recent(values: Floats, ticks: int) -> Floats:
-    return stats.mean(values[-ticks:])
+def _both(window: Window, signal: str) -> Floats:
+    """float64[tick, disk]: reads and writes together, of which one may be missing."""
+    other = next(way[names.index(signal)] for names in _WAYS if signal in names for way in _WAYS if signal not in way)
+    one, two = window.values(signal), window.values(other)
+    return np.where(np.isnan(one), two, one + np.nan_to_num(two))
 
 
-def _peers(mean: Floats, load: Floats, group: Ints, p: Params) -> tuple[Floats, Ints]:
-    """The time of each disk's peers and how many they are, NaN and 0 where they carry far less than it does. Of two groups the
-    higher time counts: a disk has to be slow by both."""
-    times, loads = stats.peers(mean, group), stats.peers(load, group)
-    like = (times.n >= p.peers_min) & ~stats.below(loads.middle, p.load_share * load)
-    return np.where(like, times.middle, np.nan), np.where(like, times.n, 0)
+def _recent(values: Floats, active: Bools, ticks: int) -> Floats:
+    """float64[disk]: the mean of the last ticks in which the disk worked."""
+    return stats.mean(np.where(active, values, np.nan)[-ticks:])
+
+
+def _peers(mean: Floats, loads: Floats, now: Floats, groups: tuple[Ints, ...], p: Params) -> tuple[Floats, Ints]:
+    """The time of each disk's peers and how many they are. Of two groups the higher time counts: a disk has to be slow by both.
+
+    loads: float64[kind of load, disk]. A disk that has peers and is no slower than they needs no comparison with the next group.
+    """
+    peers, n = np.full(len(mean), np.nan), np.zeros(len(mean), np.int64)
+    for group in groups:
+        look = np.flatnonzero(np.isin(group, group[(n < p.peers_min) | stats.above(now, p.peers_factor * peers)]))
+        time, many = _in_group(mean[look], loads[:, look], now[look], group[look], p)
+        enough = many >= p.peers_min
+        peers[look] = np.fmax(peers[look], np.where(enough, time, np.nan))
+        n[look] = np.maximum(n[look], np.where(enough, many, 0))
+    return peers, n
+
+
+def _in_group(mean: Floats, loads: Floats, now: Floats, group: Ints, p: Params) -> tuple[Floats, Ints]:
+    """Most disks are no slower than the usual disk of their group, whatever that carries (who carries less is not slower);
+    the others are compared with those at like load one by one."""
+    usual = stats.peers(mean, group)
+    time, many = usual.middle.copy(), usual.n.copy()
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    for e in np.flatnonzero(stats.above(now, p.peers_factor * usual.middle) & (many >= p.peers_min)):
+        first, after = np.searchsorted(ordered, (group[e], group[e] + 1))
+        others = order[first:after]
+        own = loads[:, e][:, None]
+        like = (np.isnan(own) | stats.above(loads[:, others], p.load_share * own)).all(axis=0)
+        alike = others[like & ~np.isnan(mean[others]) & (others != e)]
+        many[e] = len(alike)
+        time[e] = float(np.median(mean[alike])) if many[e] >= p.peers_min else np.nan
+    return time, many
 
 
 PLUGIN = DetectorPlugin(
     name="disk_slow", fault=FAULT, judge=judge, params=Params, needs=(("disk.read_time_ratio", "disk.write_time_ratio"),),
     hold=Hold(on=3, of=4, off=8),
-    must_not=("a disk that idles", "a disk of another kind", "a disk with more to do than the others", "all disks slow at once"),
+    must_not=("a disk that idles", "a disk of another kind", "a disk with more to do than the others", "all disks slow at once",
+              "a save of one job", "a disk that another process loads"),
 )

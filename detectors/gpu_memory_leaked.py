@@ -5,6 +5,9 @@ the GPU's clock up and its power above rest: a recorded H200 stands at 345 MHz, 
 1980 MHz and 118 W with an idle one, an H100 with a model server at rest draws 114 W beside seven at 66 to 69 W. So the memory counts as held by nobody only where clock and power are those of a GPU at
 rest, as the other resting GPUs of its node or model show them, no job is on the GPU, and its memory has not moved for
 minutes. Instances of MIG are not judged: their parts are busy apart from each other.
+
+A job that dies for want of it is often started again sooner than that. What stays then is the same memory in each of the pauses
+in which its node's other GPUs are empty: two such pauses with the same bytes and a run between them tell as much as a long one.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class Params:
     moved_bytes: change of the memory within the time that is work. idle: utilisation at rest. busy: utilisation at work.
     more_power, more_clock: factor on other resting GPUs' power and clock that a resting GPU may show. peers_min: other
     resting GPUs needed. quiet_seconds: time without any word of the ranks after which a job is not on its node any more; empty: the share of a
-    node's GPUs without memory from which a job without timed ranks is not there.
+    node's GPUs without memory from which a job without timed ranks is not there. pause_seconds: the least pause between two runs
+    (a dead process' memory is gone within seconds); pauses_seconds: within which two of them lie.
     """
 
     rest_seconds: float = 180.0
@@ -44,6 +48,8 @@ class Params:
     peers_min: int = 3
     quiet_seconds: float = 120.0
     empty: float = 0.6
+    pause_seconds: float = 60.0
+    pauses_seconds: float = 1200.0
 
 
 def _used_nodes(window: Window, empty: frozenset[str], p: Params) -> frozenset[str]:
@@ -120,6 +126,65 @@ def _others(bare: Bools, nodes: Ints, model: Ints, values: tuple[Floats, ...], p
     return floor, watts, hertz, np.where(enough, near[0].n, far[0].n)
 
 
+# --- pauses between runs ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Pauses:
+    """A GPU that kept memory in the last two pauses. column; used: bytes; onset: ms of the first of them."""
+
+    column: int
+    used: float
+    onset: int
+
+
+def _kept(window: Window, p: Params) -> list[_Pauses]:
+    """GPUs that keep the same memory whenever the other GPUs of their node are empty, twice and with a run between."""
+    used = window.tail("gpu.memory_used_bytes", p.pauses_seconds)
+    if len(used) < 4 * window.ticks(p.pause_seconds):
+        return []
+    least = np.fmin.reduce(used)
+    bare = gpus.share_of(stats.below(least, p.held_bytes), np.ones(used.shape[1], bool), gpus.nodes(window))
+    judged = stats.above(least, p.held_bytes) & (bare >= p.empty) & ~stats.above(window.last("gpu.mig_enabled"), 0.5)
+    columns = stats.columns_where(judged & gpus.loud(window) & window.block("gpu.memory_used_bytes").fresh())
+    whole = [e for e in columns.tolist() if "/" not in (window.of_kind("gpu")[e].id or "")]
+    return [one for e in whole if (one := _pauses_of(window, used, e, p)) is not None]
+
+
+def _pauses_of(window: Window, used: Floats, e: int, p: Params) -> _Pauses | None:
+    """The last two pauses of a GPU's node; None where it did not keep the same memory in both, at rest."""
+    parts = window.of_kind("gpu")
+    others = np.array([i for i, gpu in enumerate(parts) if gpu.node == parts[e].node and i != e], np.int64)
+    if len(others) < p.peers_min:
+        return None
+    free = stats.below(used[:, others], p.held_bytes)
+    empty = np.asarray(free.mean(axis=1) >= p.empty, bool)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], empty.astype(np.int64), [0]])))
+    # The first readings of a pause may still show the processes that are being ended.
+    settle, least = 2, window.ticks(p.pause_seconds)
+    pauses = [(int(a) + settle, int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= least + settle]
+    if len(pauses) < 2:
+        return None
+    levels = [_level(window, used, e, others[free[first:stop].all(axis=0)], slice(first, stop), p) for first, stop in pauses[-2:]]
+    if not abs(levels[0] - levels[1]) <= p.moved_bytes:
+        return None
+    return _Pauses(e, levels[1], int(window.times[len(window.times) - len(used) + pauses[-2][0]]))
+
+
+def _level(window: Window, used: Floats, e: int, bare: Ints, rows: slice, p: Params) -> float:
+    """The bytes that a GPU kept in a pause above those of the bare ones, NaN where it did anything, or did not rest as they do."""
+    if len(bare) < p.peers_min:
+        return float("nan")
+    mine, busy = used[rows, e], window.values("gpu.utilization_ratio")[-len(used):][rows, e]
+    if not (np.fmax.reduce(mine) - np.fmin.reduce(mine) <= p.moved_bytes and np.fmax.reduce(busy) <= p.idle):
+        return float("nan")
+    rests = []
+    for signal, most in (("gpu.power_watts", p.more_power), ("gpu.sm_clock_hertz", p.more_clock)):
+        values = window.values(signal)[-len(used):][rows]
+        own, their = float(stats.median(values[:, e])), float(stats.median(stats.median(values[:, bare])))
+        rests += [own <= most * their] if not np.isnan(own + their) else []
+    return float(stats.median(mine)) if rests and all(rests) else float("nan")
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU at rest or at work; clear where memory is free, or held by what works there."""
     parts = window.of_kind("gpu")
@@ -129,7 +194,12 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     working = (gpus.working(window, params.rest_seconds, params.busy) & gpus.loud(window)
                & window.block("gpu.memory_used_bytes").fresh() & window.block("gpu.utilization_ratio").fresh())
     empty = rest.resting & stats.below(rest.used, params.held_bytes / 2)
-    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(empty | working)]
+    kept = {one.column: one for one in _kept(window, params)}
+    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(empty | working) if e not in kept]
+    for one in kept.values():
+        row = stats.evidence("gpu.memory_used_bytes", one.used, 0.0, "the other GPUs of its node, in each of two pauses between runs")
+        out.append(Verdict(parts[one.column], FAULT, "faulty", 0.3, (row,), "held_between_runs", onset_at=one.onset))
+    rest.held[list(kept)] = False
     columns = stats.columns_where(rest.held)
     if not len(columns):
         return out

@@ -222,9 +222,9 @@ def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints,
     when = gpus.at_work(window, p.busy)
     for group in np.unique(groups[odd]):
         mine = stats.columns_where((groups == group) & ~np.isnan(now))
-        kept = now[mine] / gpus.past(window, signal, mine, p.window_seconds, 0.5, when)
+        kept = stats.ratio(now[mine], gpus.past(window, signal, mine, p.window_seconds, 0.5, when))
         power = gpus.span(window, "gpu.power_watts", p.window_seconds).mean[mine]
-        drew = power / gpus.past(window, "gpu.power_watts", mine, p.window_seconds, 0.5, when)
+        drew = stats.ratio(power, gpus.past(window, "gpu.power_watts", mine, p.window_seconds, 0.5, when))
         one = np.zeros(len(mine), np.int64)
         peers, watts = stats.peers(kept, one), stats.peers(drew, one)
         stands = (stats.above(stats.ratio(kept, peers.middle), 1.0 + p.stands_out) & stats.above(kept, p.fell)
@@ -255,7 +255,7 @@ def _since(window: Window, signal: str, others: Ints) -> int:
 def _steady(window: Window, signal: str, e: int, others: Ints, p: Params) -> bool:
     """It leads in each fifth of the span: an evaluation or a save on one GPU does not last."""
     tail = window.tail(signal, p.window_seconds)
-    lead = tail[:, e] / stats.median(tail[:, others], axis=1)
+    lead = stats.ratio(tail[:, e], stats.median(tail[:, others], axis=1))
     return all(stats.above(stats.median(part), 1.0 + p.stands_out / 2) for part in np.array_split(lead, 5))
 
 

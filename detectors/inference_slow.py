@@ -31,9 +31,10 @@ class Params:
     """Sources: signals.md §8 for what servers tell; the thresholds are our judgement: a batch's natural spread of the time
     between tokens at like load is some 5 to 10 %, that of whole requests several times as much.
 
-    token_times, request_times: how many times the past's time is slow, between tokens and of a request. slow_share: of the
-    moments with traffic since. past, now: moments that are needed before and since. quantile: of the past's times that is
-    expected. like: a load at most so many times that of a moment is like it; like_moments: so many are looked at, at least. arrivals:
+    token_times, request_times: how many times the past's median is slow, between tokens and of a request: for the median of
+    the moments since and of the newest, as single moments scatter more than it. slow_share: of the moments with traffic since
+    that lie above nearly all of their past. past, now: moments that are needed before and since. quantile: of the past's times
+    at like load that is nearly all. like: a load at most so many times that of a moment is like it; like_moments: so many are looked at, at least. arrivals:
     times the highest arrivals of the past beyond which a moment is left out. gone_seconds: requests under way and no token
     for so long is no answer. replica: how much a slow replica stands out. busy_requests: the least load.
     """
@@ -138,11 +139,13 @@ def _slow(service: Service, column: int, p: Params) -> Slow | None:
     for first in range(p.past, len(rows) - p.now + 1):
         if taken[first] < _times(service, column, p) * float(taken[:first].min()):
             continue
-        expected = _expected(taken[:first], growth[first:, :first], p)
-        late = taken[first:] >= _times(service, column, p) * expected
+        expected, high = _expected(taken[:first], growth[first:, :first], p)
+        late = taken[first:] >= high
         usual = ~stats.above(arrivals[first:], p.arrivals * max(float(arrivals[:first].max()), 1e-9))
-        judged = late[usual]
-        if len(judged) >= p.now and late[0] and judged.mean() >= p.slow_share and judged[-p.now:].mean() >= p.slow_share:
+        judged, times = late[usual], (taken[first:] / expected)[usual]
+        if len(judged) < p.now or not late[0] or judged.mean() < p.slow_share or judged[-p.now:].mean() < p.slow_share:
+            continue
+        if min(float(np.median(times)), float(np.median(times[-p.now:]))) >= _times(service, column, p):
             return Slow(column, int(rows[first]), float(np.median(taken[first:][usual])), float(np.median(expected[usual])),
                         "slower_at_like_load")
     return None
@@ -164,12 +167,14 @@ def _ratios(load: Floats) -> Floats:
     return np.fmax(np.where(np.isnan(ratio), 1.0, ratio), 1.0)
 
 
-def _expected(past: Floats, growth: Floats, p: Params) -> Floats:
-    """float64[moment since]: what the past lets expect at the load of each, by its moments of like load, else by those whose
-    load comes nearest, raised by what more load may cost. growth: float64[moment since, moment of the past]."""
+def _expected(past: Floats, growth: Floats, p: Params) -> tuple[Floats, Floats]:
+    """(usual, high), float64[moment since]: the median and the `quantile` of what the past lets expect at the load of each, by
+    its moments of like load, else by those whose load comes nearest, raised by what more load may cost.
+
+    growth: float64[moment since, moment of the past]."""
     nearest = np.sort(growth, axis=1)[:, min(p.like_moments, len(past)) - 1]
-    chosen = growth <= np.maximum(p.like, nearest)[:, None]
-    return stats.quantile(np.where(chosen, past[None, :] * growth, np.nan).T, p.quantile)
+    chosen = np.where(growth <= np.maximum(p.like, nearest)[:, None], past[None, :] * growth, np.nan).T
+    return stats.median(chosen), stats.quantile(chosen, p.quantile)
 
 
 ANSWERS = ("job.tokens_per_second", "job.token_gaps_per_second", "job.requests_per_second")

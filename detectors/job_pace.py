@@ -36,8 +36,8 @@ LEAST_SIGMA = 0.004
 class Pace:
     """columns: the job's ranks; some: those of them that tell the pace. rows: the ticks of the present run at which the
     job trains and a step was finished, ascending. step: seconds a step took at these rows, float64[row], NaN = not told;
-    token: seconds for one token of a rank, likewise. usual: the usual step time. started: row at which the run began (0
-    where the window does not show it)."""
+    token: seconds for one token of a rank (where no tokens are told: for one sample of the job), likewise. usual: the usual
+    step time. started: row at which the run began (0 where the window does not show it)."""
 
     columns: Ints
     some: Ints
@@ -96,8 +96,11 @@ def read(window: Window, job: JobState) -> Pace | None:
     if np.isnan(step).all():
         step = _by_counter(window, some, steps, rows, idle)
     speed = _level_of_ranks(window.values("rank.tokens_per_second")[rows][:, some])
+    token = np.where(speed > 0, 1.0 / np.where(speed > 0, speed, 1.0), np.nan)
+    if np.isnan(token).all():
+        token = stats.ratio(step, _level_of_ranks(window.values("rank.batch_samples")[rows][:, some]))
     usual = float(stats.median(step)) if len(step) else float("nan")
-    return Pace(columns, some, rows, step, np.where(speed > 0, 1.0 / np.where(speed > 0, speed, 1.0), np.nan), apart, usual, started)
+    return Pace(columns, some, rows, step, token, apart, usual, started)
 
 
 def _level_of_ranks(values: Floats) -> Floats:

@@ -146,19 +146,32 @@ def span(values: Floats, intervals: Ints, ticks: int) -> Span:
     if not len(values) or not n:
         return out
     lengths = np.maximum(ticks, PARTS * intervals)
-    for length in np.unique(lengths):
+    for length in np.unique(lengths).tolist():
         columns = np.flatnonzero(lengths == length)
-        tail = values[-int(length):] if len(columns) == n else values[-int(length):, columns]
-        thirds = np.stack([mean(part) for part in np.array_split(tail, PARTS)])
-        enough = (~np.isnan(thirds)).sum(axis=0) >= PARTS - 1
-        out.mean[columns] = mean(tail)
+        whole = len(columns) == n
+        tail = values[-length:] if whole else values[-length:, columns]
+        rows = len(tail)
+        # As numpy.array_split cuts: the first parts are the longer ones.
+        starts = [i * (rows // PARTS) + min(i, rows % PARTS) for i in range(PARTS)]
+        known = ~np.isnan(tail)
+        if rows < PARTS:
+            sums, counts = np.where(known, tail, 0.0), known.astype(np.int64)
+        else:
+            sums = np.add.reduceat(np.where(known, tail, 0.0), starts, axis=0)
+            counts = np.add.reduceat(known, starts, axis=0, dtype=np.int64)
+        there = counts > 0
+        thirds = np.where(there, sums / np.maximum(counts, 1), np.nan)
+        total = counts.sum(axis=0)
+        enough = there.sum(axis=0) >= PARTS - 1
         lowest = np.fmin.reduce(thirds)
         slow = intervals[columns] >= SLOW_TICKS
         if slow.any():
             lowest[slow] = np.fmin.reduce(np.stack([quantile(p, 0.5) for p in np.array_split(tail[:, slow], PARTS)]))
-        out.low[columns] = np.where(enough, lowest, np.nan)
-        out.high[columns] = np.where(enough, np.fmax.reduce(thirds), np.nan)
-        out.known[columns] = count(tail)
+        where = slice(None) if whole else columns
+        out.mean[where] = np.where(total > 0, sums.sum(axis=0) / np.maximum(total, 1), np.nan)
+        out.low[where] = np.where(enough, lowest, np.nan)
+        out.high[where] = np.where(enough, np.fmax.reduce(thirds), np.nan)
+        out.known[where] = total
     return out
 
 

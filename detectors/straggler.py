@@ -45,7 +45,8 @@ class Params:
     one. alike: where the work of healthy ranks differs from the usual by more than this from tick to tick they are no peers.
     peers_min: other ranks needed. many: more ranks than this on several nodes are no straggler; together_seconds:
     ranks of several nodes that begin within it are uneven work, unless they last apart_seconds. node_share: of a node's
-    ranks that make it the node.
+    ranks that make it the node. well_seconds: how long another node that was slow was well before these became slow, so that
+    nothing went from one to the other (uneven work is with the next ranks in the next steps).
     """
 
     slow: float = 0.03
@@ -67,6 +68,7 @@ class Params:
     together_seconds: float = 120.0
     apart_seconds: float = 900.0
     node_share: float = 0.6
+    well_seconds: float = 180.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,15 +265,19 @@ def _others_fault(window: Window, w: _Work, found: list[_Slow], slow: list[_Slow
         together = len(several) > 1 and onsets[-1] - onsets[0] <= p.together_seconds * 1000
         if together and (window.end - onsets[0]) / 1000.0 < p.apart_seconds:
             return True
-    if w.own and _wanders(window, w, slow):
+    if w.own and _wanders(window, w, slow, p):
         return True
     if not w.own and not _alike(w, {one.at for one in found}, p):
         return True
     return any(_profiled(window, ranks[int(w.pace.columns[one.at])].node, one.onset) for one in slow)
 
 
-def _wanders(window: Window, w: _Work, slow: list[_Slow]) -> bool:
-    """Ranks of other nodes were as slow in the window and are no longer: it is the work that is uneven, not a part."""
+def _wanders(window: Window, w: _Work, slow: list[_Slow], p: Params) -> bool:
+    """Ranks of other nodes were as slow in the window and are no longer: it is the work that is uneven, not a part.
+
+    Uneven work goes from rank to rank. One node that was slow, and was well again for a while before these ranks became slow,
+    had a fault of its own.
+    """
     ranks = window.of_kind("rank")
     blocks = len(w.work) // BLOCK
     if blocks < 3:
@@ -283,9 +289,13 @@ def _wanders(window: Window, w: _Work, slow: list[_Slow]) -> bool:
     with np.errstate(invalid="ignore"):
         risen = levels - np.fmin.reduce(levels[:-1]) >= 0.5 * excess
     nodes = {ranks[int(w.pace.columns[one.at])].node for one in slow}
-    calm = ~risen[-1]
-    return any(ranks[int(w.pace.columns[at])].node not in nodes or None in nodes
-               for at in np.flatnonzero(risen[:-1].any(axis=0) & calm))
+    earlier = {int(at): ranks[int(w.pace.columns[at])].node for at in np.flatnonzero(risen[:-1].any(axis=0) & ~risen[-1])}
+    others = {at: node for at, node in earlier.items() if node not in nodes or None in nodes}
+    if not others or None in nodes or len(set(others.values())) > 1:
+        return bool(others)
+    ends = window.times[w.pace.rows[-blocks * BLOCK:]][BLOCK - 1::BLOCK]
+    last = int(ends[risen[:, list(others)].any(axis=1)][-1])
+    return min(one.onset for one in slow) - last < p.well_seconds * 1000
 
 
 def _middle(w: _Work, work: Floats) -> Floats:
@@ -372,16 +382,21 @@ def _held(window: Window, w: _Work, known: Bools, p: Params) -> Bools:
         return np.zeros(len(known), bool)
     # A finding on the whole job leaves all its ranks out: then all of them are the peers.
     rest = held if held.mean() <= 0.5 else np.zeros(len(held), bool)
-    now = stats.median(w.work[-8:])
-    middle = stats.peers(np.where(rest, np.nan, now), w.groups).middle
+    # Row by row: where the whole job changes its pace, ranks are not all seen to do so in the same row.
+    recent = w.work[-8:]
+    by_row = np.stack([stats.peers(np.where(rest, np.nan, row), w.groups).middle for row in recent])
+    middle = stats.median(by_row)
     past = job_pace.expected(window, w.signal, w.pace.columns)
     usual = stats.ratio(past, stats.peers(np.where(rest, np.nan, past), w.groups).middle)
-    excess = stats.ratio(now, middle) - np.where(np.isnan(usual), 1.0, usual)
+    excess = stats.median(stats.ratio(recent, by_row)) - np.where(np.isnan(usual), 1.0, usual)
     waiting = stats.median(window.values(WAIT)[w.pace.rows[-8:]][:, w.pace.columns])
     others = stats.peers(waiting, w.groups).middle
     with np.errstate(invalid="ignore"):
         waits = waiting > others - p.waits_less * excess * middle
-    still = np.asarray(held & known & ~waits & stats.above(excess, 0.8 * p.slow), bool)
+    least = 0.8 * p.slow
+    if held.mean() > 0.5:  # whatever is found on the whole job: only what is plain goes on as a straggler
+        held, least = held & ~np.isnan(waiting - others), 2.0 * p.slow
+    still = np.asarray(held & known & ~waits & stats.above(excess, least), bool)
     return still if still.sum() <= p.many else np.zeros(len(known), bool)
 
 

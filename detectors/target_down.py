@@ -1,7 +1,9 @@
 """A target that answered and does not any more, while its node goes on.
 
 One exporter of a node: the node answers through others. All exporters of a node at once: the node itself, one incident.
-Nearly all targets of the site at once: what asks them, or the network between, is the suspect and no target. What is no
+Nearly all targets of the site at once: what asks them, or the network between, is the suspect and no target. So it is where
+most exporters of one kind stop answering within moments of each other while their nodes go on: they share what fails (a name
+server, a proxy, a release), and not one of them is the culprit. What is no
 fault: a restart of some seconds, a node that is drained, rebooted or gone from the inventory, a target that discovery has
 removed (nobody asks it any more), one that never answered, and the end of a recording.
 """
@@ -29,14 +31,21 @@ class Params:
     """Sources: our judgement, by how long things take: an exporter restarts within a minute, a node boots within ten.
 
     down_seconds, missed_intervals: how long an exporter must not answer, both. node_seconds: the same for all of a node's.
+    silent_seconds: the same in a recording that does not say whether it was asked: a hole is often the recorder's own.
     site_share, site_nodes: from this share of the nodes (and so many), all silent at once, the collector is the suspect.
+    kind_share, kind_nodes: the same of the exporters of one kind; moments_seconds: within which most of them stopped (two
+    readings a minute apart).
     """
 
     down_seconds: float = 75.0
     missed_intervals: float = 4.0
     node_seconds: float = 600.0
+    silent_seconds: float = 900.0
     site_share: float = 0.8
     site_nodes: int = 2
+    kind_share: float = 0.5
+    kind_nodes: int = 4
+    moments_seconds: float = 120.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -53,8 +62,13 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     gone = {node for node, columns in watched.items() if refused[columns].all()}
     if len(gone) >= max(params.site_nodes, params.site_share * len(watched)):
         return _site(window, watched, gone, since, params)
-    out: list[Verdict] = []
+    together = {} if len(watched) < params.kind_nodes else _together(window, watched, gone, found, down, since, params)
+    out = _kinds(window, together, len(watched), since, params)
+    for lost in together.values():
+        watched = {node: np.setdiff1d(mine, lost) for node, mine in watched.items()}
     for node, columns in sorted(watched.items()):
+        if not len(columns):
+            continue
         if node in gone:
             verdict = _whole_node(window, node, columns, since, params)
         elif node in window.silent_nodes:
@@ -63,9 +77,44 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             verdict = _some(window, node, columns, found, down, since, params)
         if verdict is not None:
             out.append(verdict)
-    if any(v.state == "clear" for v in out):
+    if not together and any(v.state == "clear" for v in out):
         out.append(Verdict(SITE, FAULT, "clear", reason="clear"))
     return out
+
+
+def _together(window: Window, watched: dict[str, Ints], gone: set[str], found: Exporters, down: Bools, since: Ints,
+              p: Params) -> dict[str, Ints]:
+    """By kind (the name of the scrape job), the columns of exporters that stopped answering within moments of each other: most
+    of their kind, on nodes that go on."""
+    if down.sum() < p.kind_nodes:
+        return {}
+    kinds: dict[str, list[int]] = {}
+    for node, columns in watched.items():
+        if node not in gone and node not in window.silent_nodes:
+            for e in columns.tolist():
+                kinds.setdefault((found.parts[e].device or "").partition("/")[0], []).append(e)
+    out: dict[str, Ints] = {}
+    for kind, every in kinds.items():
+        columns = np.array(every, np.int64)
+        lost = columns[down[columns]]
+        if len(lost) < p.kind_nodes:
+            continue
+        close = np.abs(since[lost] - np.median(since[lost])) <= 500 * p.moments_seconds
+        if close.sum() >= max(p.kind_nodes, p.kind_share * len(columns)):
+            out[kind] = lost[close]
+    return out
+
+
+def _kinds(window: Window, together: dict[str, Ints], nodes: int, since: Ints, p: Params) -> list[Verdict]:
+    """One verdict on what the exporters of each kind share."""
+    late = {kind: mine for kind, mine in together.items() if window.end - int(since[mine].max()) >= 1000 * p.down_seconds}
+    if not late:
+        return []
+    rows = tuple(stats.evidence("exporter.state", DOWN, ANSWERS, "targets that answer",
+                                f"{kind} stopped answering on {len(mine)} of {nodes} nodes within moments: what asks them, or "
+                                "what they share, is the suspect") for kind, mine in sorted(late.items()))
+    start = min(int(since[mine].min()) for mine in late.values())
+    return [Verdict(SITE, FAULT, "faulty", DEGRADED, rows, "one_kind_at_once", onset_at=start)]
 
 
 def _silent(window: Window, found: Exporters) -> Bools:
@@ -109,6 +158,7 @@ def _some(window: Window, node: str, columns: Ints, found: Exporters, down: Bool
     lost = [int(e) for e in columns[down[columns]]]
     interval = window.block("exporter.state").interval_seconds
     needed = np.fmax(p.down_seconds, p.missed_intervals * np.nan_to_num(interval))
+    needed = np.where(found.state == DOWN, needed, np.fmax(needed, p.silent_seconds))
     late = [e for e in lost if window.end - since[e] >= 1000 * needed[e]]
     target = Target("node", node)
     if not late:

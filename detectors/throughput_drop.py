@@ -4,7 +4,9 @@ At least 3 % and four standard errors slower than before, on the whole span sinc
 past ever was for as long. Steps that take longer because the batch grew are no drop: where tokens a second are told they
 must have fallen too. Where the trainer tells what a step consists of, the slowness has to be everybody's (computing on
 most ranks, or the exchange that even the last rank takes part in): a job that waits for a few of its ranks has a
-straggler, or uneven work, and that is other detectors' to say. A slowdown that all jobs of the site share at one moment
+straggler, or uneven work, and that is other detectors' to say. Where it does not tell, the GPUs do: sequences of uneven length
+keep another rank's GPU busy longest in each step, so since the change the GPUs differ more from each other, each time others,
+while a slowdown of everybody leaves them as alike as they were. A slowdown that all jobs of the site share at one moment
 is no job's.
 """
 
@@ -22,6 +24,10 @@ from detectors.job_pace import Change, Pace
 from detectors.stats import Ints
 
 FAULT = "throughput_drop"
+# What shows how long a GPU was busy, best first; of a large job so many GPUs tell.
+ACTIVITY = ("gpu.sm_active_ratio", "gpu.power_watts")
+MOST_GPUS = 128
+MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
 
@@ -34,7 +40,8 @@ class Params:
     long (the rest of the 5 minutes is the hold's). wander: growth against what the past went up by itself, and above_past more.
     lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with less than this the drop must be greater, up to
     young_drop. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
-    that lasts longer is told even so. together_seconds: jobs that slow down within it slow down together. still: growth
+    that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
+    errors at least; of_growth: and what was added, as a share of the growth of the step. together_seconds: jobs that slow down within it slow down together. still: growth
     against the last hours from which an older finding goes on.
     """
 
@@ -50,6 +57,8 @@ class Params:
     young_drop: float = 0.15
     common: float = 0.8
     uneven_seconds: float = 900.0
+    apart: float = 0.3
+    of_growth: float = 0.1
     together_seconds: float = 180.0
     still: float = 0.02
 
@@ -104,7 +113,7 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
         return Verdict(job_pace.part(job), FAULT, "clear", reason="new_run") if fresh else None
     row = int(rows[found.at])
     if found.growth >= _needed(window, rows, found, p):
-        if _batch_grew(pace, row, p) or not _everybody(window, pace, row, p):
+        if _batch_grew(pace, row, p) or not _everybody(window, job, pace, row, found.growth, p):
             return None
         return _Slow(job, pace, found, int(window.times[row]), row)
     if pace.started == 0 and _found_before(window, pace):
@@ -148,7 +157,7 @@ def _batch_grew(pace: Pace, row: int, p: Params) -> bool:
     return bool(job_pace.level_of(after) < (1.0 + p.drop * 2 / 3) * job_pace.level_of(before))
 
 
-def _everybody(window: Window, pace: Pace, row: int, p: Params) -> bool:
+def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: float, p: Params) -> bool:
     """Most of the growth is everybody's, as far as the trainer tells what a step consists of.
 
     Everybody's are the usual rank's computing and waiting for data, and what the rank that waits least spends in
@@ -164,13 +173,43 @@ def _everybody(window: Window, pace: Pace, row: int, p: Params) -> bool:
                                     grown("rank.comm_wait_seconds", 0.0))
     total = grown("rank.step_seconds", 0.5)
     if np.isnan(computing) or np.isnan(total):
-        return True
+        return not _each_time_others(window, job, before, after, growth, p)
     # In steps of uneven length some ranks have more to do, each time others.
     apart = grown("rank.compute_seconds", 0.9) - computing
     if apart >= (1.0 - p.common) * total:
         return _lasts(window, pace, row, p)
     common = sum(part for part in (computing, waiting, exchange) if not np.isnan(part))
     return common >= p.common * total or _lasts(window, pace, row, p)
+
+
+def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, growth: float, p: Params) -> bool:
+    """growth: of the step. Since the change the GPUs of the job differ more from each other than before, beyond what each differs on its own."""
+    columns = np.array([e for e, gpu in enumerate(window.of_kind("gpu")) if gpu.node in job.nodes], np.int64)
+    columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
+    if len(columns) < 3:
+        return False
+    signal = next((s for s in ACTIVITY if s in window.blocks and not np.isnan(window.last(s)[columns]).all()), None)
+    if signal is None:
+        return False
+    values = window.values(signal)[:, columns]
+    (old, n), (new, m) = _differences(values[before]), _differences(values[after])
+    if not min(n, m) or not old > 0:
+        return False
+    # A median absolute deviation of normal noise is known to 1.17 / sqrt(n) of itself; exporters repeat every second reading.
+    error = 1.17 * float(np.sqrt(2 / n + 2 / m))
+    if new < (1.0 + max(p.apart, 2.0 * error)) * old:
+        return False
+    added = float(np.sqrt(new**2 - old**2)) / float(stats.median(stats.median(values[after])))
+    return added >= p.of_growth * growth
+
+
+def _differences(values: Floats) -> tuple[float, int]:
+    """(robust sigma of how GPUs differ from the job's median at a moment, other than a minute before; number of values) of
+    float64[tick, gpu]. What each differs on its own, and how that moves as it warms, drops out."""
+    apart = values - stats.median(values, axis=1)[:, None]
+    moved = (apart[MINUTE_ROWS:] - apart[:-MINUTE_ROWS]) / np.sqrt(2)
+    known = moved[~np.isnan(moved)]
+    return (stats.MAD_TO_SIGMA * float(np.median(np.abs(known))), len(known)) if len(known) else (float("nan"), 0)
 
 
 def _lasts(window: Window, pace: Pace, row: int, p: Params) -> bool:

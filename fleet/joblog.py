@@ -97,11 +97,15 @@ class JobLog(ByteLog):
     def iteration(self, at: int, job: Job, seconds: float, skipped: int, nonfinite: int) -> None:
         """skipped, nonfinite: since the last line. A loss that is not finite is left out, as Megatron-LM does."""
         shape = job.shape
-        batch = shape.tokens_per_rank * job.ranks // self.sequence_length
-        flops = FLOPS_PER_TOKEN * shape.tokens_per_rank / seconds / 1e12
+        # What the step held: more than usual where the batch grows.
+        held = job.tokens_per_second * job.step_seconds
+        tokens = shape.tokens_per_rank if math.isnan(held) else round(held)
+        batch = tokens * job.ranks // self.sequence_length
+        flops = FLOPS_PER_TOKEN * tokens / seconds / 1e12
+        usual = shape.tokens_per_rank * job.ranks // self.sequence_length
         loss = f"lm loss: {job.loss:.6E} | " if math.isfinite(job.loss) else ""
         self.write(
-            f" [{_moment(at)}] iteration {job.step:8d}/{shape.last_step:8d} | consumed samples: {job.step * batch:12d} | "
+            f" [{_moment(at)}] iteration {job.step:8d}/{shape.last_step:8d} | consumed samples: {job.step * usual:12d} | "
             f"elapsed time per iteration (ms): {seconds * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): {flops:.1f} | "
             f"learning rate: {1.2e-4:.6E} | global batch size: {batch:5d} | {loss}loss scale: {job.curve.shown_scale:.1f} | "
             f"grad norm: {job.grad_norm:.3f} | number of skipped iterations: {skipped:3d} | "

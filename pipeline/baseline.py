@@ -6,7 +6,6 @@ answered from the ring's half hour, and from then on the minutes are kept.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,6 +15,8 @@ from core.types import Baseline, Floats
 
 MINUTE_MS = 60_000
 KEPT_MINUTES = 24 * 60
+LONG_MINUTES = 60
+COARSE_MS = 5 * MINUTE_MS
 Numbers = NDArray[np.int64]
 
 
@@ -26,6 +27,7 @@ class Minutes:
         self._ends: Numbers = np.zeros(32, np.int64)
         self._means: Floats = np.full((32, columns), np.nan)
         self._n = 0
+        self._asked: dict[int, tuple[int, Baseline]] = {}  # by seconds: up to when, and what it was
 
     def add(self, end: int, values: Floats) -> None:
         """One more minute: values is float64[tick, column] of its ticks, all NaN = missing."""
@@ -58,12 +60,26 @@ class Minutes:
         known = former >= 0
         fresh[:self._n, known] = self._means[:self._n, former[known]]
         self._means = fresh
+        self._asked.clear()
 
     def summary(self, start: int, end: int) -> Baseline:
-        """n, median, MAD and slope per hour of the minutes with start < minute's end <= end."""
+        """n, median, MAD and slope per hour of the minutes with start < minute's end <= end.
+
+        A past of more than an hour is told up to the last full five minutes: it changes too little to be worth a second of
+        each tick (1,000 nodes: 1,440 minutes of 8,000 parts for each signal that somebody compares with its past).
+        """
+        if self._n and min(self._n, (end - start) // MINUTE_MS) > LONG_MINUTES:
+            rounded = end // COARSE_MS * COARSE_MS
+            start, end = start - (end - rounded), rounded
+            known = self._asked.get(end - start)
+            if known is not None and known[0] == end:
+                return known[1]
         a = int(np.searchsorted(self._ends[:self._n], start, "right"))
         b = int(np.searchsorted(self._ends[:self._n], end, "right"))
-        return summarise(self._ends[a:b], self._means[a:b])
+        found = summarise(self._ends[a:b], self._means[a:b])
+        if b - a > LONG_MINUTES:
+            self._asked[end - start] = (end, found)
+        return found
 
 
 def mean_of(values: Floats) -> Floats:
@@ -82,10 +98,8 @@ def summarise(ends: Numbers, means: Floats) -> Baseline:
         return Baseline(np.zeros(columns), nan, nan, nan)
     known = ~np.isnan(means)
     n = known.sum(axis=0).astype(np.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column without any minute has no median: NaN is right
-        median = np.nanmedian(means, axis=0)
-        mad = np.nanmedian(np.abs(means - median), axis=0)
+    median = _medians(means, n)
+    mad = _medians(np.abs(means - median), n)
     hours = ((ends - ends[-1]) / 3_600_000.0)[:, None]
     mean_hour = np.where(known, hours, 0.0).sum(axis=0) / np.maximum(n, 1)
     off = np.where(known, hours - mean_hour, 0.0)
@@ -93,3 +107,16 @@ def summarise(ends: Numbers, means: Floats) -> Baseline:
     centred = np.where(known, means - np.where(np.isnan(median), 0.0, median), 0.0)
     slope = np.where(spread > 0, (off * centred).sum(axis=0) / np.where(spread > 0, spread, 1.0), np.nan)
     return Baseline(n, median, mad, slope)
+
+
+def _medians(values: Floats, n: Floats) -> Floats:
+    """float64[column]: medians of what is known (n of each column), NaN where nothing is. Columns that know the same number
+    are partitioned together, which costs a fifth of numpy's nanmedian."""
+    out = np.full(values.shape[1], np.nan)
+    for count in np.unique(n[n > 0]).astype(np.int64).tolist():
+        columns = np.flatnonzero(n == count)
+        rows = np.ascontiguousarray(values[:, columns].T)
+        low, high = (count - 1) // 2, count // 2
+        rows.partition((low, high), axis=1)  # NaN goes last
+        out[columns] = (rows[:, low] + rows[:, high]) / 2.0
+    return out

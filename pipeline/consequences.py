@@ -15,16 +15,18 @@ from nothing, and becomes an incident of its own when it stays.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from core.types import Evidence, Target
 from core.window import Window
 from pipeline.correlate import MADE_BY, Group, Key
 
 # Parts that break and take the job on them along.
 FATAL = frozenset({"gpu_lost", "xid_fatal", "ecc_uncorrectable", "row_remap_failure", "nvlink_errors", "link_down",
                    "memory_pressure"})
-STOPPED_BY = {"stalled_loss": FATAL | {"storage_slow"}, "job_crash_loop": FATAL | {"service_down"}, "loss_spike": FATAL}
+STOPPED_BY = {"stalled_loss": FATAL | {"storage_slow"}, "job_crash_loop": FATAL | {"service_down", "gpu_memory_leaked"},
+              "loss_spike": FATAL}
 # What makes a GPU or a whole node slow without stopping it, and what makes the network so.
 SLOW_PARTS = frozenset({"thermal_throttle", "power_brake", "power_cap", "clock_loss", "gpu_slow", "ecc_correctable_storm",
                         "nvlink_errors", "pcie_degraded", "cpu_starved", "memory_pressure", "cooling_fault", "config_drift"})
@@ -65,7 +67,13 @@ SAME_NODE = {
     "power_cap": frozenset({"config_drift"}),
     "clock_loss": frozenset({"config_drift"}),
     "gpu_slow": frozenset({"config_drift"}),
+    "config_drift": frozenset({"service_down"}),
 }
+# The word that all evidence of the one and some of the other must have, where not every fault of the kind explains the other:
+# the persistence daemon holds persistence mode, and nothing else that nodes can differ in.
+ONLY_WHERE = {("config_drift", "service_down"): "persistence"}
+# Looks back for minutes, or ends a little after its cause: what began under the cause stays its own for a while.
+LINGERS = frozenset({"gpu_slow", "clock_loss", "config_drift"}) | SLOWED_BY.keys()
 # A job is seen to stop at its last step or log line, up to a few minutes before or after what stopped it is seen; what is
 # older was survived (a watchdog ends a hang after 10 minutes at the latest).
 BEFORE_MS = 900_000
@@ -154,7 +162,21 @@ def _same_node(cause: Group, group: Group) -> bool:
     mine, other = group.culprit.target, cause.culprit.target
     if mine is None or other is None or mine.kind != "node" or other.kind != "node":
         return False
-    return mine.node == other.node and mine.node is not None
+    return mine.node == other.node and mine.node is not None and _said_of_both(
+        cause.fault, (e for f in cause.findings for e in f.evidence), group)
+
+
+def _said_of_both(cause: str, told: Iterable[Evidence], group: Group) -> bool:
+    """`ONLY_WHERE`: nothing else is wrong in the group, and the cause is about that."""
+    word = ONLY_WHERE.get((group.fault, cause))
+    if word is None:
+        return True
+    mine = [e for f in group.findings if f.fault == group.fault for e in f.evidence]
+    return bool(mine) and all(_says(word, e) for e in mine) and any(_says(word, e) for e in told)
+
+
+def _says(word: str, row: Evidence) -> bool:
+    return word in f"{row.signal} {row.text or ''}".lower()
 
 
 def _went_silent(cause: Group, group: Group) -> bool:
@@ -205,12 +227,40 @@ def _reach(cause: Group, window: Window) -> frozenset[str]:
     return nodes
 
 
-def outlived(groups: Sequence[Group], over: Mapping[str, int], now: int) -> list[Group]:
-    """The groups without those whose cause is over for less than `AFTERMATH_MS`.
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An incident that has gone quiet. culprit None: nobody was named. evidence: its own. at: since when it is quiet (ms)."""
 
-    over: by finding, when the incident of its cause went quiet (ms). now: ms. Of a group all findings must have been its.
+    fault: str
+    culprit: Target | None
+    evidence: tuple[Evidence, ...]
+    at: int
+
+
+def outlived(groups: Sequence[Group], over: Mapping[str, int], now: int, past: Sequence[Past] = (),
+             live: Collection[Key] = ()) -> list[Group]:
+    """The groups without those whose cause is over for less than `AFTERMATH_MS`: all their findings were its, or they began
+    on the cause's part before it went quiet and are seen only now.
+
+    over: by finding, when the incident of its cause went quiet (ms). now: ms. past: incidents that are quiet. live: keys of
+    open incidents, which stay.
     """
+    recent = [one for one in past if now - one.at <= AFTERMATH_MS]
+
     def late(group: Group) -> bool:
-        return group.fault in SLOWED_BY and all(now - over.get(f.id, -AFTERMATH_MS) <= AFTERMATH_MS for f in group.findings)
+        if group.fault in SLOWED_BY and all(now - over.get(f.id, -AFTERMATH_MS) <= AFTERMATH_MS for f in group.findings):
+            return True
+        return group.fault in LINGERS and group.key not in live and any(_began_under(one, group) for one in recent)
 
     return [group for group in groups if not late(group)]
+
+
+def _began_under(cause: Past, group: Group) -> bool:
+    """On the very part of the cause, while that was there."""
+    mine, other = group.culprit.target, cause.culprit
+    if mine is None or other is None or not mine.same_part(other) or _onset(group) > cause.at:
+        return False
+    same = SAME_PART if mine.kind != "node" else SAME_NODE
+    if cause.fault not in same.get(group.fault, frozenset()) | SLOWED_BY.get(group.fault, frozenset()):
+        return False
+    return _said_of_both(cause.fault, cause.evidence, group)

@@ -11,7 +11,7 @@ Once such an incident is open it keeps taking in what belongs to it, so that it 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.faults import faults
 from core.types import Finding, Target
@@ -28,6 +28,7 @@ from pipeline.localise import (
     strength,
     strongest,
 )
+from pipeline.ports import one_port
 from pipeline.topology import NETWORK_FAULTS, Cause, causes_of, members
 
 FEWEST_PARTS = 3
@@ -37,8 +38,13 @@ HALF = 0.5
 WHOLE_NODE_SHARE = 0.6  # 5 of 8
 OUTSIDE = 0.5           # a cause explains a wide fault when outside it less than half as many nodes are affected
 LABEL_OUTSIDE = 0.1     # a label separates when at most so many nodes without it are affected
-# Both ends of one link inside a node count its errors; the end that is worse off, else was first, is named.
+# Both ends of one link inside a node count its errors: a receiver its CRC errors, a sender its replays. The end that is
+# clearly worse off is named; where none is, nothing tells them apart, and all are suspects alike.
 TWO_ENDED = frozenset({"nvlink_errors"})
+WORSE = 1.5           # times the errors of the next end: a GPU that is ill on several links counts those of all of them
+SIGMAS = 3.0          # and more than chance, for counts over COUNTED_SECONDS (detectors look back five minutes)
+COUNTED_SECONDS = 300.0
+GRAVER = 0.1          # of severity: a fatal line of one end and counters of the other
 # What a detector can name as the shared cause itself, and the scope of its incidents.
 SCOPE_OF_CAUSE = {"cooling": "rack", "rack": "rack", "pdu": "rack"}
 # Which faults of parts such a cause makes: heat belongs to the loop or the rack that lost its cooling, and so does what heat
@@ -74,6 +80,7 @@ def correlate(window: Window, findings: Sequence[Finding], live: Collection[Key]
     live: keys of the incidents that are open.
     """
     by_fault: dict[str, list[Finding]] = {}
+    findings = one_port(findings, window)
     for finding in sorted(findings, key=lambda f: (f.fault, f.target.key, f.id)):
         by_fault.setdefault(finding.fault, []).append(finding)
     groups: list[Group] = []
@@ -115,7 +122,7 @@ def _by_cause(fault: str, findings: list[Finding], window: Window, live: Collect
         if _whole_node(found, node, window) or (fault, "node", node) in live:
             groups.append(_node_group(fault, node, found))
             left = [f for f in left if f not in found]
-    return groups + _single(fault, left, window)
+    return groups + _single(fault, left, window, live)
 
 
 # --- shared causes ----------------------------------------------------------------------------------------------------
@@ -138,15 +145,19 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
     affected = set(_nodes(findings))
     monitored = {t.node for t in window.of_kind(findings[0].target.kind) if t.node is not None}
     under = {c: members(c, window.of_kind(findings[0].target.kind), window.topology) | set(_nodes(found))
-             for c, found in candidates.items() if len(found) >= FEWEST_PARTS}
+             for c, found in candidates.items() if _parts(found) >= FEWEST_PARTS}
     good = [c for c, nodes in under.items() if _enough(c, candidates[c], nodes, monitored, affected)]
     best = min(good, key=lambda c: (-len(set(_nodes(candidates[c]))), order[c], c.name), default=None)
-    widespread = (len(findings) >= FEWEST_PARTS and len(affected) >= FEWEST_PARTS
+    widespread = (_parts(findings) >= FEWEST_PARTS and len(affected) >= FEWEST_PARTS
                   and len(affected) >= HALF * len(monitored))
     if best is not None and (not widespread or _share(affected, monitored - under[best])
                              < OUTSIDE * _share(affected, under[best])):
         return best
     return FLEET if widespread else best
+
+
+def _parts(found: Sequence[Finding]) -> int:
+    return len({f.target.key for f in found})
 
 
 def _share(affected: set[str], nodes: Collection[str]) -> float:
@@ -156,7 +167,7 @@ def _share(affected: set[str], nodes: Collection[str]) -> float:
 def _enough(cause: Cause, found: list[Finding], under: Collection[str], monitored: set[str], affected: set[str]) -> bool:
     """The rule of the module's text. under: the monitored nodes under the cause."""
     nodes = set(_nodes(found))
-    if len(found) < FEWEST_PARTS or len(nodes) < FEWEST_NODES:
+    if _parts(found) < FEWEST_PARTS or len(nodes) < FEWEST_NODES:
         return False
     if cause.kind == "label":
         # what all nodes have tells nothing; a label that separates is on the affected ones and hardly elsewhere
@@ -209,7 +220,7 @@ def _shared(fault: str, cause: Cause, found: list[Finding], window: Window) -> G
         share = _share(nodes, members(cause, window.of_kind(found[0].target.kind), window.topology) | nodes)
     chance = round(SHARED_EVIDENCE * (0.8 + 0.2 * share), 3)
     suspects = () if target is None else ranked([(target, chance, "shared_cause")], chance)
-    victims = tuple(f.target for f in found)
+    victims = tuple({f.target.key: f.target for f in found}.values())
     return Group(_key(fault, cause), fault, cause.scope, cause.name or "fleet",
                  Culprit(target, cause.scope, chance, suspects), tuple(found), victims, tuple(sorted(nodes)))
 
@@ -237,15 +248,15 @@ def _whole_node(found: list[Finding], node: str, window: Window) -> bool:
 def _node_group(fault: str, node: str, found: list[Finding]) -> Group:
     target = Target("node", node)
     culprit = Culprit(target, "node", SHARED_EVIDENCE, ranked([(target, SHARED_EVIDENCE, "shared_cause")], SHARED_EVIDENCE))
-    return Group((fault, "node", node), fault, "node", node, culprit, tuple(found), tuple(f.target for f in found), (node,))
+    victims = tuple({f.target.key: f.target for f in found}.values())
+    return Group((fault, "node", node), fault, "node", node, culprit, tuple(found), victims, (node,))
 
 
-def _single(fault: str, findings: list[Finding], window: Window) -> list[Group]:
+def _single(fault: str, findings: list[Finding], window: Window, live: Collection[Key]) -> list[Group]:
     """One group for each part. Where one end of a path shows the loss itself, ends that only repair it are its victims;
     where none does, the ends that stand out are what the detector named."""
     if fault in TWO_ENDED:
-        pairs = _by_node(findings).values()
-        return [_device(fault, [main := strongest(found)], [f for f in found if f is not main], window) for found in pairs]
+        return [_ends(fault, found, window, live) for found in _by_node(findings).values()]
     own = [f for f in findings if not (fault in NETWORK_FAULTS and peer_only(f))] or findings
     peers = [f for f in findings if f not in own]
     if not own:
@@ -255,6 +266,35 @@ def _single(fault: str, findings: list[Finding], window: Window) -> list[Group]:
     for finding in own:
         by_part.setdefault(named(finding.target, window).key, []).append(finding)
     return [_device(fault, found, peers if main in found else [], window) for _, found in sorted(by_part.items())]
+
+
+def _ends(fault: str, found: list[Finding], window: Window, live: Collection[Key]) -> Group:
+    """The parts of a node that count the errors of one link: the one that is clearly worse, else all of them alike."""
+    ordered = sorted(found, key=lambda f: (-f.severity, -_errors(f), f.onset_at, f.target.key))
+    alike = [ordered[0], *(f for f in ordered[1:] if not _clearly_worse(ordered[0], f))]
+    group = _device(fault, [ordered[0]], ordered[1:], window)
+    # The incident keeps its name while it is open, whichever end counts a few more just now.
+    keys = [(fault, "device", named(f.target, window).key) for f in ordered]
+    key = next((k for k in keys if k in live), group.key)
+    culprit = group.culprit
+    if len(alike) > 1:
+        parts = {f.target.key: f for f in sorted(alike, key=lambda f: f.target.key)}.values()
+        chance = OWN_EVIDENCE / len(parts)
+        culprit = Culprit(culprit.target, culprit.scope, round(chance * strength(ordered[0]), 3),
+                          ranked([(named(f.target, window), chance, f.reason) for f in parts], 1.0))
+    return replace(group, key=key, scope_key=key[2], culprit=culprit)
+
+
+def _errors(finding: Finding) -> float:
+    """Errors a second that the part itself counts, 0 where only a line tells of them."""
+    return sum(e.observed or 0.0 for e in finding.evidence if e.unit.endswith("/s"))
+
+
+def _clearly_worse(one: Finding, other: Finding) -> bool:
+    if one.severity >= other.severity + GRAVER:
+        return True
+    mine, its = _errors(one) * COUNTED_SECONDS, _errors(other) * COUNTED_SECONDS
+    return mine >= WORSE * its and mine - its >= SIGMAS * (mine + its) ** 0.5 and mine > 0
 
 
 def _device(fault: str, found: list[Finding], victims: list[Finding], window: Window) -> Group:

@@ -34,6 +34,9 @@ class CoverageRow:
     state: str
     ratio: float | None
 
+# Parts that say of a page or of a node's setup what its own series say as well: once is enough.
+SAYS_OF_OTHERS = ("exporter", "label")
+
 
 class Coverage:
     """Keeps the last answer, to tell what changed."""
@@ -54,7 +57,8 @@ class Coverage:
 
         Rows that start out fresh or not applicable are no news.
         """
-        counts = _count(window, sorted((self._needed | set(window.blocks)) - EVENT_SIGNALS))
+        counts = _count(window, sorted(name for name in (self._needed | set(window.blocks)) - EVENT_SIGNALS
+                                       if SIGNALS[name].kind not in SAYS_OF_OTHERS))
         news: list[dict[str, Any]] = []
         # Most ticks are like the one before, and a large site has tens of thousands of rows.
         if self._counts is None or not counts.same_as(self._counts):

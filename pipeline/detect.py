@@ -105,6 +105,8 @@ class DetectLoop:
     def _by_state(self, states: dict[str, HoldState], verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
         """The verdicts by the key of their state. The worst counts where a detector speaks twice of one part; a part
         whose id came to be known (or went) keeps its state."""
+        if not states and not any(v.state == "faulty" for v in verdicts):
+            return {}
         places = {place_of(s.target): key for key, s in states.items()}
         out: dict[str, Verdict] = {}
         # Nearly all words of a tick are "clear" on parts that need no memory: they change nothing, and putting thousands of

@@ -7,7 +7,7 @@ or verifying only remediation changes its state, and hands it back with `adopt`;
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.faults import faults
@@ -17,7 +17,7 @@ from core.types import Evidence, Finding, Incident, Target
 from core.window import Window
 from pipeline import losses
 from pipeline.codec import pack, unpack
-from pipeline.consequences import explained, outlived
+from pipeline.consequences import Past, explained, outlived
 from pipeline.correlate import Group, correlate
 from pipeline.localise import jobs_hit
 
@@ -77,7 +77,8 @@ class IncidentBook:
         news: list[tuple[str, Incident]] = []
         # What is being acted on keeps its own evidence: the proof that the action helped must not move elsewhere.
         held = {e.key for e in self._entries.values() if e.incident.state in HANDS_OFF}
-        groups = outlived(explained(correlate(window, open_findings, live), window, held), self._over(window.end), window.end)
+        groups = outlived(explained(correlate(window, open_findings, live), window, held), self._over(window.end), window.end,
+                          self._past(window.end, held_ids), live)
         matched: dict[str, Group] = {}
         for group in groups:
             entry = self._match(group, window.end, matched)
@@ -108,6 +109,17 @@ class IncidentBook:
             since = entry.incident.resolved_at if entry.quiet_since is None else entry.quiet_since
             for finding in entry.followers:
                 out[finding] = max(tick if since is None else since, out.get(finding, 0))
+        return out
+
+    def _past(self, tick: int, open_ids: Collection[str]) -> list[Past]:
+        """Incidents that are quiet or resolved, with since when; also those of which nothing but consequences is left now."""
+        out = []
+        for entry in self._entries.values():
+            one = entry.incident
+            since = one.resolved_at if entry.quiet_since is None else entry.quiet_since
+            own = set(entry.open) - set(entry.followers)
+            if one.state != "merged" and not any(i in open_ids for i in own):
+                out.append(Past(one.fault, one.culprit, one.evidence, tick if since is None else since))
         return out
 
     def _match(self, group: Group, tick: int, taken: dict[str, Group]) -> Entry | None:

@@ -40,8 +40,8 @@ class ExporterRows:
 
     def note(self, feed: Feed, scrape: Scrape, layout: Meanings | None) -> None:
         """Takes a reading of a target, before its interval is learned from it."""
-        if layout is None or layout.partial or layout.node is None or feed.target_id.startswith("log/"):
-            return
+        if layout is None or layout.partial or layout.node is None or layout.ranks or feed.target_id.startswith("log/"):
+            return  # a trainer's own page ends with its process: what becomes of a job is not read from its exporter
         state = ANSWERS if scrape.error is None else STATE_OF.get(scrape.error)
         if state is None or (state != ANSWERS and feed.target_id not in self._known):
             return  # one that never answered is not configured yet: nothing is lost with it

@@ -59,6 +59,11 @@ class Meanings:
         self.signal, self.part = self.signal.astype(np.int16), self.part.astype(np.int32)
         self.scale = self.scale.astype(np.float64, copy=False)
 
+    @property
+    def ranks(self) -> bool:
+        """True where all that it tells is of ranks: a trainer's own page."""
+        return bool(self.parts) and all(part.kind == "rank" for part in self.parts)
+
     @staticmethod
     def of(layout: Layout) -> Meanings:
         """The layout's meanings."""

@@ -29,7 +29,7 @@ STOPS, SLOWS = frozenset({"stops"}), frozenset({"stops", "slows"})
 ECHOES: Mapping[str, frozenset[str]] = {
     "throughput_drop": SLOWS,
     "stalled_loss": STOPS,
-    "job_crash_loop": STOPS,
+    "job_crash_loop": STOPS | {"gpu_memory_leaked"},
     "checkpoint_stale": STOPS | {"storage_slow", "disk_full", "disk_slow"},
     "data_stall": frozenset({"storage_slow", "disk_slow", "cpu_starved", "memory_pressure"}),
     "target_down": frozenset({"collector_starved", "xid_fatal"}),

@@ -48,6 +48,7 @@ def _step(line: JobLine, match: re.Match[str]) -> LogReading:
         number(fields.get("tokens per second") or fields.get("tokens/sec")),
         number(fields.get("number of skipped iterations")),
         number(fields.get("number of nan iterations")),
+        number(fields.get("global batch size")),
     ))
 
 

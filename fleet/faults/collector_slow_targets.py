@@ -1,4 +1,8 @@
-"""Most exporters of the site answer late (a shared proxy, a name server): scrapes run into their time-outs everywhere."""
+"""Most node_exporters of the site answer late at once (a shared proxy, a name server): scrapes run into their time-outs everywhere.
+
+What is seen is targets that do not answer, so that is its name; the culprit is what asks them or what they share, and no node.
+A collector of Greylag's own keeps its times: each target that waits holds its own reading only.
+"""
 
 from __future__ import annotations
 
@@ -29,5 +33,5 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="collector_slow_targets", fault="collector_starved", scope="collector", place="fleet", apply=apply, locate=locate, impact=HARMLESS, heals_seconds=1800.0,
+    name="collector_slow_targets", fault="target_down", scope="collector", place="fleet", apply=apply, locate=locate, impact=HARMLESS, heals_seconds=1800.0,
 )

@@ -135,7 +135,8 @@ def _story(frames: bool, seed: int, fault: str) -> tuple[list[str], str]:
     return kept, ",".join(sorted({row["incident"]["fault"] for row in rows if row["type"] == "incident"}))
 
 
-@pytest.mark.parametrize("fault", ["thermal_throttle", pytest.param("packet_loss", marks=pytest.mark.evaluate)])
+@pytest.mark.evaluate
+@pytest.mark.parametrize("fault", ["thermal_throttle", "packet_loss"])
 def test_pages_and_frames_give_the_same_incidents(fault):
     """The same scenario through pages and through frames: the same story, record by record."""
     by_frames, opened = _story(True, 7, fault)

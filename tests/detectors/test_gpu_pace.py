@@ -314,6 +314,27 @@ def test_a_leak_is_found_by_the_resting_gpus_of_other_nodes() -> None:
     assert faulty(cluster, "gpu_memory_leaked") == [f"gpu:GPU-n001-{i}" for i in range(8)]
 
 
+def between_runs(run: tuple[int, int] = (74, 92), **second: float) -> Cluster:
+    """A job that dies, runs again for a while and dies again, and a GPU whose memory stays held. second: of its second pause."""
+    c = Cluster()
+    before = {name: values.copy() for name, values in c.signals.items()}
+    leak(c, 11, 60)
+    for name, values in before.items():
+        c.signals[name][slice(*run)] = values[slice(*run)]
+    for name, value in second.items():
+        c.put(f"gpu.{name}", value, run[1], None, [11])
+    return c
+
+
+@pytest.mark.parametrize(("made", "named"), [
+    (between_runs(), ["gpu:GPU-n001-3"]), (between_runs(memory_used_bytes=2e10), []), (between_runs(memory_used_bytes=0.0), []),
+    (between_runs(sm_clock_hertz=1980e6, power_watts=118.0), []), (between_runs((61, 92)), [])],
+    ids=["held twice", "other bytes", "free again", "a program at rest", "one pause"])
+def test_memory_that_stays_between_short_runs(made: Cluster, named: list[str]) -> None:
+    """Two pauses of a minute or two, in which the same bytes stay and the other GPUs are empty, are enough."""
+    assert faulty(made, "gpu_memory_leaked") == named
+
+
 def test_a_model_server_at_rest_is_no_leak() -> None:
     """A real page of 8 H100, one of which has a server without requests: 114 W beside 66 to 69 W."""
     page = needs.shared("samples/dcgm/aicr_8xH100_partial.prom").read_text()
@@ -397,3 +418,12 @@ def test_ranking_needs_runs_peers_and_constancy() -> None:
 def test_targets_of_loops_are_no_part_of_a_node() -> None:
     """A loop is named by itself."""
     assert str(Target("cooling", device="loop1")) == "loop1"
+
+
+def test_parts_without_a_past_divide_nothing_by_zero() -> None:
+    """GPUs whose activity and power were nothing until now are judged without a warning."""
+    c = wait_for(Cluster(), 11)
+    for signal in ("gpu.tensor_active_ratio", "gpu.power_watts"):
+        c.put(signal, 0.0, 0, 60)
+    with np.errstate(all="raise"):
+        assert faulty(c, "gpu_slow") == []

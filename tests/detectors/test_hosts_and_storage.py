@@ -135,12 +135,65 @@ def all_disks(c: Cluster) -> None:
             host_plants.slow_disk(c, node, 60, disk=disk)
 
 
+def just_begun(c: Cluster) -> None:
+    for signal in [s for s in c.signals if s.startswith("disk.")]:
+        c.signals[signal][:88] = np.nan
+
+
+def save_of_some(c: Cluster) -> None:
+    """A look at two nodes that write a checkpoint: each call waits in the queue; the other disks hardly write. No past is known."""
+    saving, others = [1, 4], [7, 10]
+    for signal, times in (("disk.writes_per_second", 20.0), ("disk.write_time_ratio", 160.0), ("disk.read_time_ratio", 8.0)):
+        c.signals[signal][88:, saving] *= times
+    c.put("disk.writes_per_second", 3.0, 88, None, others).put("disk.write_time_ratio", 0.0006, 88, None, others)
+    just_begun(c)
+
+
+def loaded_by_another(c: Cluster) -> None:
+    """A process of somebody else reads a lot: the job's own writes, as many as ever, wait behind it."""
+    c.signals["disk.reads_per_second"][60:, [4]] *= 30
+    c.signals["disk.read_time_ratio"][60:, [4]] *= 120
+    c.signals["disk.write_time_ratio"][60:, [4]] *= 8
+
+
+def large_calls(c: Cluster) -> None:
+    """As many calls, each of far more bytes."""
+    for way, size in (("read", "read_bytes"), ("write", "written_bytes")):
+        c.signals[f"disk.{size}_per_second"] = c.signals[f"disk.{way}s_per_second"] * 16_384
+        c.signals[f"disk.{size}_per_second"][60:, [4]] *= 32
+        c.signals[f"disk.{way}_time_ratio"][60:, [4]] *= 8
+
+
+def bursts_elsewhere(c: Cluster) -> None:
+    """Its peers write in one tick of six, each call as fast as its own."""
+    rest = np.arange(c.ticks) % 6 != 0
+    just_begun(c)
+    for signal in ("disk.writes_per_second", "disk.write_time_ratio"):
+        for column in set(range(c.width("disk"))) - {4}:
+            c.signals[signal][rest, column] = 0.0
+
+
+def slow_among_savers(c: Cluster) -> None:
+    """All nodes save; one disk is slow and writes less for it."""
+    for node in range(4):
+        column = [host_plants.DISKS * node + 1]
+        c.signals["disk.writes_per_second"][60:, column] *= 20
+        c.signals["disk.write_time_ratio"][60:, column] *= 60
+    c.signals["disk.writes_per_second"][88:, [4]] *= 0.85
+    c.signals["disk.write_time_ratio"][88:, [4]] *= 8
+
+
 DISKS: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
     ("slow at like load", lambda c: host_plants.slow_disk(c, 1, 60), ["disk:n001/nvme1n1"]),
     ("a little slower", lambda c: host_plants.slow_disk(c, 1, 60, 1.4), []),
     ("for a moment", lambda c: host_plants.slow_disk(c, 1, 97), []),
     ("with far more to do", more_work, []),
     ("all of them", all_disks, []),
+    ("one job's nodes save", save_of_some, []),
+    ("another process loads it", loaded_by_another, []),
+    ("larger calls", large_calls, []),
+    ("peers that write now and then", bursts_elsewhere, []),
+    ("slow while all save", slow_among_savers, ["disk:n001/nvme1n1"]),
     ("idle", lambda c: [host_plants.slow_disk(c, 1, 60), c.put("disk.reads_per_second", 0.1, 60, None, [4]),
                         c.put("disk.writes_per_second", 0.1, 60, None, [4])], []),
 ]

@@ -429,6 +429,15 @@ def queue_grows_by_slowness() -> Cluster:
     return c.put("job.requests_waiting", 40.0, 70)
 
 
+def slower_by_and_by() -> Cluster:
+    """Over ten minutes, while single moments scatter by a tenth."""
+    c = small()
+    more = 1.0 + 0.8 * np.minimum(1.0, np.arange(60) / 40.0)[: c.ticks - 50]
+    c.signals["job.token_time_ratio"] *= c.rng("scatter").lognormal(0.0, 0.1, c.signals["job.token_time_ratio"].shape)
+    c.signals["job.token_time_ratio"][50:] *= more[:, None]
+    return c
+
+
 def answers_nothing() -> Cluster:
     c = small()
     for name in ("token_gaps_per_second", "token_time_ratio", "tokens_per_second", "requests_per_second", "first_tokens_per_second"):
@@ -443,7 +452,7 @@ def without_tokens() -> Cluster:
 
 
 @pytest.mark.parametrize(("make", "reason"), [(all_slow, "slower_at_like_load"), (queue_grows_by_slowness, "slower_at_like_load"),
-                                              (answers_nothing, "no_answers")], ids=lambda f: getattr(f, "__name__", f))
+                                              (answers_nothing, "no_answers"), (slower_by_and_by, "slower_at_like_load")], ids=lambda f: getattr(f, "__name__", f))
 def test_finds_slow_endpoints(make: Callable[[], Cluster], reason: str) -> None:
     """Replicas of a model that are slow together are one fault; one that answers nothing is found as well."""
     assert faulty("inference_slow", make().window()) == {"job:chat/": reason}

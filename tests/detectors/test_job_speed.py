@@ -141,6 +141,13 @@ def test_what_is_no_straggler(plant: Callable[[Cluster], Cluster], upto: int) ->
     assert says(straggler, window(plant(timed(3)), upto)) == []
 
 
+def test_a_rank_is_named_though_another_node_was_slow_before() -> None:
+    """A node that was slow and is well again for minutes had a fault of its own; work that goes from one to the next is uneven."""
+    after = work_more(work_more(timed(3), 2, 20, 1.2, 50), 19, 70, 1.3)
+    at_once = work_more(work_more(timed(3), 2, 20, 1.2, 66), 19, 66, 1.3)
+    assert [says(straggler, window(c, 95)) for c in (after, at_once)] == [[f"rank:{JOB}/19"], []]
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_whole_stage_is_compared_with_itself(known: bool) -> None:
     """A pipeline's last stage that has more to do since now: with the layout nobody stands out; without it, many do at once."""
@@ -170,6 +177,13 @@ def test_it_goes_on_while_a_finding_on_the_whole_job_is_open_too() -> None:
     """All ranks are left out of the past then; still only the slow one is named."""
     w = window(work_more(timed(), 11, 0, 1.2))
     assert says(straggler, replace(w, baseline_of=excluded(w, slice(None)))) == [f"rank:{JOB}/11"]
+
+
+def test_a_rank_that_is_seen_to_follow_late_is_no_straggler() -> None:
+    """The whole job gets fast again, one rank's reading a row after the others': nobody is slow."""
+    c = work_more(timed(), slice(None), 0, 1.2, 116)
+    w = window(work_more(c, 11, 116, 1.2, 117))
+    assert says(straggler, replace(w, baseline_of=excluded(w, slice(None)))) == []
 
 
 def excluded(w: Window, columns: object) -> Callable[[str, int], Baseline]:
@@ -248,6 +262,33 @@ def one_rank(c: Cluster) -> Cluster:
 def test_what_is_no_drop(plant: Callable[[Cluster], Cluster]) -> None:
     """Bigger batches, pauses, new runs, moments, what was always so, and what a few ranks do."""
     assert says(throughput_drop, window(plant(timed(4)))) == []
+
+
+def ramped(c: Cluster) -> Cluster:
+    """No tokens are told, but how many samples a step holds."""
+    c.without = (*PARTS_OF_A_STEP, "rank.tokens_per_second")
+    return c.put("rank.batch_samples", 1024.0, 0, AT).put("rank.batch_samples", 1331.0, AT)
+
+
+def lengths_alone(c: Cluster) -> Cluster:
+    """Each step some other node has the longest sequences and its GPUs are busy longest; nobody tells the computing."""
+    c.without = (*PARTS_OF_A_STEP, "rank.tokens_per_second")
+    share = np.repeat(c.rng("shares").normal(0, 0.08, (c.ticks - AT, c.nodes)), 8, axis=1)
+    c.signals["gpu.power_watts"][AT:] *= 1 + share
+    return c
+
+
+PARTS_OF_A_STEP = ("rank.compute_seconds", "rank.comm_wait_seconds", "rank.data_wait_seconds")
+
+
+@pytest.mark.parametrize(("plant", "said"), [(ramped, []), (lengths_alone, []), (lambda c: c, [f"job:{JOB}/"])],
+                         ids=["ramped", "lengths", "a drop"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_steps_hold_is_told_by_samples_and_by_gpus(plant: Callable[[Cluster], Cluster], said: list[str], seed: int) -> None:
+    """A larger batch, and sequences of uneven length, where ranks do not tell what their steps consist of."""
+    c = timed(seed)
+    c.without = (*PARTS_OF_A_STEP, "rank.tokens_per_second")
+    assert says(throughput_drop, window(plant(work_more(c, slice(None), AT, 1.39)), AT + 24)) == said
 
 
 def test_jobs_that_slow_down_together_are_nobodys_fault() -> None:

@@ -96,12 +96,12 @@ def test_an_xid_makes_a_missing_field_certain_sooner(xid_of: int, faulty: bool) 
     assert bool(partial(cluster.window())) == faulty
 
 
-def silent_exporter(c: Cluster) -> None:
+def silent_exporter(c: Cluster, at: int) -> None:
     """A recording without collectors of ours, in which one exporter's samples end."""
     for name in [n for n in c.signals if n.startswith("collector.")]:
         del c.signals[name]
-    host_plants.stop_exporter(c, 1, 60)
-    c.put("exporter.state", np.nan, 60, None, [2])
+    host_plants.stop_exporter(c, 1, at)
+    c.put("exporter.state", np.nan, at, None, [2])
 
 
 def removed(c: Cluster) -> None:
@@ -113,6 +113,11 @@ def refused(c: Cluster, nodes: range, start: int) -> None:
     c.put("exporter.state", 2.0, start, None, [e for n in nodes for e in (2 * n, 2 * n + 1)])
 
 
+def one_kind(c: Cluster, nodes: range, starts: list[int]) -> None:
+    for node, start in zip(nodes, starts, strict=True):
+        c.put("exporter.state", 2.0, start, None, [2 * node + 1])
+
+
 def drained(c: Cluster) -> None:
     host_plants.stop_exporter(c, 1, 60)
     c.events.append(event("drain", 58, Target("node", "n001"), by="operator"))
@@ -121,11 +126,16 @@ def drained(c: Cluster) -> None:
 DOWN: list[tuple[str, Callable[[Cluster], object], list[tuple[str, str]]]] = [
     ("one exporter of a node", lambda c: host_plants.stop_exporter(c, 1, 60), [("node:n001/", "exporter_down")]),
     ("a restart", lambda c: host_plants.stop_exporter(c, 1, 97), []),
-    ("an exporter of a recording", silent_exporter, [("node:n001/", "exporter_down")]),
+    ("an exporter of a recording", lambda c: silent_exporter(c, 30), [("node:n001/", "exporter_down")]),
+    ("a hole in a recording", lambda c: silent_exporter(c, 60), []),
     ("a target that nobody asks any more", removed, []),
     ("a whole node", lambda c: refused(c, range(1, 2), 50), [("node:n001/", "node_unreachable")]),
     ("a node that boots", lambda c: refused(c, range(1, 2), 75), []),
     ("the whole site", lambda c: refused(c, range(4), 80), [("collector:/all targets", "whole_site")]),
+    ("one kind of exporter at once", lambda c: one_kind(c, range(4), [80, 81, 80, 82]), [("collector:/all targets", "one_kind_at_once")]),
+    ("one kind of exporter at times of its own", lambda c: one_kind(c, range(4), [20, 40, 60, 80]),
+     [(f"node:n{n:03d}/", "exporter_down") for n in range(4)]),
+    ("a few of a kind", lambda c: one_kind(c, range(2), [80, 80]), [(f"node:n{n:03d}/", "exporter_down") for n in range(2)]),
     ("a drained node", drained, []),
     ("a page that is empty", lambda c: c.put("exporter.state", 1.0, 60, None, [2]), []),
 ]

@@ -11,6 +11,7 @@ import pytest
 from tests.lab.conftest import FAULTS, Run, laboratory, on_node
 from tests.lab.site import Site
 
+pytestmark = pytest.mark.lab
 QUICK = ("interface_down", "tmpfs_full")
 WHOLE = tuple(FAULTS)
 

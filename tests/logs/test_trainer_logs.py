@@ -59,7 +59,7 @@ MEGATRON = (
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (MEGATRON, [{"step": 10, "step_seconds": 1.5, "loss": 9.871, "grad_norm": 1.25},
+        (MEGATRON, [{"step": 10, "step_seconds": 1.5, "loss": 9.871, "grad_norm": 1.25, "batch_samples": 32},
                     {"skipped_per_second": 2, "nonfinite_per_second": 1}]),
         ("iteration 3383/8000 | elapsed time per iteration (ms): 7613.1 | lm loss: 7.3E-01 | loss scale: 1.0 | grad norm: 0.752 |",
          [{"step": 3383, "step_seconds": 7.6131, "loss": 0.73, "grad_norm": 0.752}]),

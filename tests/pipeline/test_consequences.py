@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from core.types import Finding, Target
+from core.types import Evidence, Finding, Target
 from pipeline.incidents import IncidentBook
 from tests.pipeline.test_incidents import gpu, nic, rank, seen, stall
 from tests.pipeline.worlds import T0, finding, tick
@@ -25,6 +25,16 @@ def hang(onset: int = T0, target: Target = JOB, reason: str = "no_step") -> Find
 
 def down(node: int) -> Finding:
     return finding(Target("node", f"n{node}"), "target_down", severity=0.3, reason="exporter_down")
+
+
+def unit(name: str) -> Finding:
+    row = Evidence("service.active", "bool", 0.0, 1.0, "a unit that ran", f"{name} does not run")
+    return replace(finding(Target("node", "n1"), "service_down", severity=0.3, reason="unit_down"), evidence=(row,))
+
+
+def drift(*signals: str) -> Finding:
+    rows = tuple(Evidence(s, "bool", 0.0, 1.0, "7 of 8 nodes", "it is 0, and 1 on 7 of 8 nodes") for s in signals)
+    return replace(finding(Target("node", "n1"), "config_drift", severity=0.3, reason="differs", onset=T0 + MINUTE), evidence=rows)
 
 
 CASES = [
@@ -46,6 +56,10 @@ CASES = [
     ("another GPU's XID stays", [fatal(gpu(1), "gpu_lost"), fatal(gpu(2), "xid_fatal")], ["gpu_lost", "xid_fatal"]),
     ("both ends of an NVLink count", [finding(gpu(1, 2), "nvlink_errors"), fatal(gpu(1, 5), "nvlink_errors")], ["nvlink_errors"]),
     ("NVLinks of two nodes are two", [finding(gpu(1), "nvlink_errors"), finding(gpu(2), "nvlink_errors")], ["nvlink_errors"] * 2),
+    ("the daemon that holds persistence mode died", [unit("nvidia-persistenced.service"), drift("gpu.persistence_enabled")], ["service_down"]),
+    ("another unit died", [unit("nvidia-dcgm.service"), drift("gpu.persistence_enabled")], ["config_drift", "service_down"]),
+    ("more than persistence mode differs", [unit("nvidia-persistenced.service"), drift("gpu.persistence_enabled", "label.present")],
+     ["config_drift", "service_down"]),
     ("a link that flaps loses packets", [finding(nic(1), "link_flap"), finding(nic(1), "packet_loss", reason="loss_seen_here")],
      ["link_flap"]),
 ]
@@ -97,3 +111,65 @@ def test_an_incident_that_is_acted_on_keeps_its_evidence(state: str) -> None:
     book.adopt(tick(2), replace(book.open()[0], state=state))
     book.update(seen(6), [hang(T0), fatal(gpu(1), "gpu_lost", T0 + MINUTE)], ())
     assert sorted((i.fault, i.state) for i in book.open()) == [("gpu_lost", "open"), ("stalled_loss", state)]
+
+
+OVER_AT = 40
+LINGERING = [
+    ("its work is read over minutes", "pcie_degraded", gpu(1), gpu(1), 20, 44, []),
+    ("heat and then slow", "thermal_throttle", gpu(1), gpu(1), 20, 44, []),
+    ("it stays", "pcie_degraded", gpu(1), gpu(1), 20, 110, ["gpu_slow"]),
+    ("it began after the cause was over", "pcie_degraded", gpu(1), gpu(1), 42, 44, ["gpu_slow"]),
+    ("another GPU", "pcie_degraded", gpu(1), gpu(1, 3), 20, 44, ["gpu_slow"]),
+    ("what explains no slowness", "gpu_memory_leaked", gpu(1), gpu(1), 20, 44, ["gpu_slow"]),
+]
+
+
+@pytest.mark.parametrize(("fault", "part", "slow", "onset", "at", "opened"), [c[1:] for c in LINGERING], ids=[c[0] for c in LINGERING])
+def test_what_is_seen_after_its_cause_is_over(fault: str, part: Target, slow: Target, onset: int, at: int, opened: list[str]) -> None:
+    """A slowness that began under a cause of the same part belongs to it for a while, also where it is found later."""
+    book = IncidentBook()
+    book.update(seen(10), [finding(part, fault)], ())
+    book.update(seen(OVER_AT), [], ())
+    book.update(seen(OVER_AT + 1), [], ())
+    news = book.update(seen(at), [finding(slow, "gpu_slow", onset=tick(onset))], ())
+    assert [i.fault for word, i in news if word == "opened"] == opened
+
+
+def test_the_tick_in_which_a_cause_ends_opens_nothing() -> None:
+    """The slowness that followed is left alone at once: it is no incident of its own."""
+    book = IncidentBook()
+    slow = finding(gpu(1), "gpu_slow", onset=tick(3))
+    for i in (4, 5):
+        book.update(seen(i), [finding(gpu(1), "pcie_degraded"), slow], ())
+    news = book.update(seen(6), [slow], ())
+    assert [i.fault for word, i in news if word == "opened"] == []
+
+
+def counted(device: int, rate: float, severity: float = 0.6) -> Finding:
+    row = Evidence("gpu.nvlink_errors_per_second", "1/s", rate, 0.0, "a link without errors")
+    return replace(finding(gpu(1, device), "nvlink_errors", severity=severity, reason="link_errors"), evidence=(row,))
+
+
+ENDS = [
+    ("both count alike", [counted(1, 2.0), counted(2, 2.2)], {1: 0.475, 2: 0.475}),
+    ("few errors, by chance more here", [counted(1, 0.07), counted(2, 0.12)], {1: 0.475, 2: 0.475}),
+    ("ill on several links", [counted(1, 2.0), counted(4, 6.1), counted(7, 2.1)], {4: 0.95}),
+    ("only one of them met a fatal error", [counted(1, 9.0), counted(2, 2.0, 0.9)], {2: 0.95}),
+    ("a single end", [counted(5, 2.0)], {5: 0.95}),
+]
+
+
+@pytest.mark.parametrize(("findings", "suspects"), [c[1:] for c in ENDS], ids=[c[0] for c in ENDS])
+def test_which_end_of_an_nvlink(findings: list[Finding], suspects: dict[int, float]) -> None:
+    """The end that is clearly worse, else both with equal chances."""
+    ((_, incident),) = IncidentBook().update(seen(4), findings, ())
+    assert {int(s.target.device or ""): s.probability for s in incident.suspects} == suspects
+
+
+def test_an_nvlink_stays_one_incident_whichever_end_counts_more() -> None:
+    """The worse end changes: the same incident names it."""
+    book = IncidentBook()
+    book.update(seen(4), [counted(1, 9.0), counted(2, 2.0)], ())
+    book.update(seen(8), [counted(1, 2.0), counted(2, 9.0)], ())
+    (incident,) = book.open()
+    assert (incident.culprit, incident.opened_at) == (gpu(1, 2), tick(4))
