@@ -29,8 +29,8 @@ install: $(STAMP) ## creates .venv with the greylag command and everything the t
 demo: install ## runs the main job: an emulated fleet breaks three times and heals (ARGS="--seed 3 --fault none ...")
 	@$(BIN)/greylag demo $(ARGS)
 
-test: install ## installs and passes the tests (three at a time on two cores, since many wait for real processes; what `make check` holds is not repeated)
-	@$(BIN)/pytest -m "not evaluate and not chaos and not lab" -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/structure $(ARGS)
+test: install ## installs and passes the tests (8 minutes or a little more on 2 cores; what `make check` holds is not repeated)
+	@$(BIN)/pytest -m "not evaluate and not chaos and not lab" -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/structure $(ARGS)
 
 check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/ruff check .
