@@ -1,7 +1,7 @@
 """`greylag bench detect`: what one tick of judgement costs: window, all detectors, incidents and localisation.
 
 An emulated fleet that shows all it can (tier D, a reading every 15 s) fills a window; then ticks are judged. Some parts are
-ill, so that there is something to localise. One row for each size of the fleet; `times_fewer_nodes` is the tick's time over
+ill, so that there is something to localise. One row for each size of the fleet; `times_longer` is the tick's time over
 that of the smallest fleet, beside `nodes_over` by how much larger it is: equal numbers are linear.
 """
 
@@ -40,7 +40,7 @@ def bench_detect(sizes: Sequence[int] = SIZES, window_ticks: int = WINDOW_TICKS,
         row = _measure(nodes, window_ticks, judged)
         smallest = smallest or (nodes, row["tick_seconds_median"])
         yield {**row, "nodes_over": round(nodes / smallest[0], 2),
-               "times_fewer_nodes": round(row["tick_seconds_median"] / smallest[1], 2), "peer": f"{smallest[0]} nodes in the same run"}
+               "times_longer": round(row["tick_seconds_median"] / smallest[1], 2), "peer": f"{smallest[0]} nodes in the same run"}
 
 
 def _measure(nodes: int, window_ticks: int, judged: int) -> dict[str, Any]:

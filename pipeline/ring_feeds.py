@@ -85,7 +85,7 @@ class Meanings:
 @dataclass(slots=True)
 class Compiled:
     """A layout ready for use. index: positions in a scrape's values; scale and rows alike; ruled: (signal, positions)
-    of values with a rule of their own; counters: positions of counters; restarts: of the last run of scrapes, ms."""
+    of values with a rule of their own; counters: positions of counters."""
 
     layout: Meanings
     index: Small
@@ -96,7 +96,6 @@ class Compiled:
     counters: Small
     last_used: float = -np.inf
     started: bool = False
-    restarts: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

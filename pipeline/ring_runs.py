@@ -34,19 +34,20 @@ def take_runs(feed: Feed, tick: int) -> Iterator[list[Scrape]]:
 def apply_run(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float], shape: Compiled, rows: Rows) -> list[int]:
     """Writes good scrapes of one layout, in time order, as `apply` would one after the other. intervals: ms, of the target
     at each of them. Gives the times (ms) at which its exporter seems to have restarted."""
-    if len(scrapes) == 1 or not _together(feed, scrapes, intervals, shape, rows):
-        out = []
-        for scrape, interval in zip(scrapes, intervals, strict=True):
-            feed.interval = interval
-            if apply(feed, scrape, shape, rows):
-                out.append(scrape.at)
-        return out
-    feed.interval = intervals[-1]
-    return list(shape.restarts)
+    together = _together(feed, scrapes, intervals, shape, rows) if len(scrapes) > 1 else None
+    if together is not None:
+        feed.interval = intervals[-1]
+        return together
+    out = []
+    for scrape, interval in zip(scrapes, intervals, strict=True):
+        feed.interval = interval
+        if apply(feed, scrape, shape, rows):
+            out.append(scrape.at)
+    return out
 
 
-def _together(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float], shape: Compiled, rows: Rows) -> bool:
-    """False, and nothing is written, where the scrapes do not all have the same signals."""
+def _together(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float], shape: Compiled, rows: Rows) -> list[int] | None:
+    """The times of restarts; None, and nothing is written, where the scrapes do not all have the same signals."""
     raw = np.array([scrape.values for scrape in scrapes])[:, shape.index]
     with np.errstate(invalid="ignore", over="ignore"):
         values = raw * shape.scale
@@ -55,7 +56,7 @@ def _together(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float],
     finite = np.isfinite(values)
     there = finite[0]
     if not np.array_equal(finite, np.broadcast_to(there, finite.shape)):
-        return False
+        return None
     everything = bool(there.all())
     if shape.layout.partial:
         rows.gone[shape.rows] = True
@@ -64,7 +65,7 @@ def _together(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float],
     where = shape.where if everything else shape.rows[there]
     counted = shape.counters if everything else shape.counters[there[shape.counters]]
     times = np.array([scrape.at for scrape in scrapes], np.float64)
-    shape.restarts = _count_all(rows, shape.rows[counted], values[:, counted], times, intervals) if len(counted) else ()
+    restarts = _count_all(rows, shape.rows[counted], values[:, counted], times, intervals) if len(counted) else []
     rows.gone[where] = False
     rows.value[where] = values[-1] if everything else values[-1, there]
     rows.at[where] = times[-1]
@@ -75,10 +76,10 @@ def _together(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float],
     shape.started = everything
     shape.last_used = times[-1]
     feed.current = shape.layout.id
-    return True
+    return restarts
 
 
-def _count_all(rows: Rows, which: Small, values: Floats, times: Floats, intervals: Sequence[float]) -> tuple[int, ...]:
+def _count_all(rows: Rows, which: Small, values: Floats, times: Floats, intervals: Sequence[float]) -> list[int]:
     """As `ring_feeds._count` for each of the scrapes; the times at which the exporter seems to have restarted."""
     base = rows.base_at[which]
     started = ~np.isnan(base)
@@ -97,7 +98,7 @@ def _count_all(rows: Rows, which: Small, values: Floats, times: Floats, interval
     falls = fell.sum(axis=1)
     suspect = np.flatnonzero(falls >= RESTART_COUNTERS)
     if not len(suspect):
-        return ()
-    counting = (before > 0)
+        return []
+    counting = before > 0
     counting[0] &= started
-    return tuple(int(times[i]) for i in suspect.tolist() if falls[i] >= RESTART_SHARE * int(counting[i].sum()))
+    return [int(times[i]) for i in suspect.tolist() if falls[i] >= RESTART_SHARE * int(counting[i].sum())]
