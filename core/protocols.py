@@ -245,13 +245,17 @@ class ControlDoor(Protocol):
 class NodeView:
     """A node as the world sees it now. state: in_service|spare|drained|draining|down|rebooting|provisioning|unknown.
 
-    held_by: who took it out (None = nobody; `greylag` = us).
+    held_by: who took it out (None = nobody; `greylag` = us). maintenance: the name of a reservation or planned drain that
+    takes the node out now (None = none is known). checked_at: ms, when it last passed a diagnosis; None where the world
+    does not keep it.
     """
 
     node: str
     state: str
     held_by: str | None = None
     jobs: tuple[str, ...] = ()
+    maintenance: str | None = None
+    checked_at: int | None = None
 
 
 class WorldView(Protocol):
@@ -275,6 +279,32 @@ class Facts(Protocol):
 
     def job(self, job: str) -> JobState | None:
         """The job as the window knows it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A job's newest complete checkpoint: when it was saved (ms), its step, and the interval that its saves keep, in
+    seconds; None = not known."""
+
+    saved_at: int | None = None
+    step: float | None = None
+    interval_seconds: float | None = None
+
+
+class JobFacts(Protocol):
+    """What remediation may know of a job's progress, from the same window that the detectors saw."""
+
+    def checkpoint(self, job: str) -> Checkpoint:
+        """The newest complete checkpoint as far as it is known."""
+        ...
+
+    def tokens_per_second(self, job: str, start: int, end: int) -> float | None:
+        """Median tokens a second per GPU between the two times (ms), pauses left out; None where unknown."""
+        ...
+
+    def nonfinite_since(self, job: str) -> int | None:
+        """When the loss or gradient norm was first NaN or Inf (ms) in the trouble that goes on now; None = it is not."""
         ...
 
 
