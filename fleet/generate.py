@@ -21,7 +21,8 @@ from fleet.scenario import Entry, FleetSpec, JobSpec, Scenario, duration_text
 from fleet.telemetry import TIERS
 from fleet.world import World
 
-STREAM = 8104
+STREAM, HABITS = 8104, 8105
+LOSS_NOISE, HEAVY_SHARE = (0.012, 0.2), 0.1
 HAND = "operator"
 # Weights: most sites have the generic node, most jobs are synchronous training.
 JOB_WEIGHTS = {"training": 0.8, "sweep": 0.07, "rollout": 0.07, "inference": 0.06}
@@ -52,7 +53,7 @@ def generate(seed: int, wishes: Wishes = Wishes()) -> Scenario:
     rng, plugins = np.random.default_rng([seed, STREAM]), all_plugins()
     kind = _kind(rng, plugins, wishes)
     spec = _fleet(rng, kind, wishes)
-    job = _job(rng, plugins, spec, kind, wishes)
+    job = _mannered(_job(rng, plugins, spec, kind, wishes), seed)
     length = wishes.duration_seconds or int(rng.integers(6, 19)) * 300
     schedule = _schedule(rng, plugins, kind, job, length, wishes)
     draft = Scenario(
@@ -106,6 +107,19 @@ def _job(rng: np.random.Generator, plugins: Mapping[str, FaultPlugin], spec: Fle
     shape = {"pp": stages} if fits and stages > 1 else {}
     name = {"training": "train-1", "sweep": "sweep-1", "rollout": "rollout-1", "inference": "serve-1"}[job]
     return JobSpec(name, job, None, shape, restart)
+
+
+def _mannered(job: JobSpec, seed: int) -> JobSpec:
+    """A training job with habits of its own, from a stream of their own: how rough its loss is, and whether its optimiser has
+    a costly step now and then. Both as far apart as in the real runs of docs/realism.md."""
+    if job.kind != "training":
+        return job
+    rng = np.random.default_rng([seed, HABITS])
+    low, high = LOSS_NOISE
+    habits: dict[str, object] = {"loss_noise": round(low * (high / low) ** float(rng.random()), 4)}
+    if rng.random() < HEAVY_SHARE:
+        habits |= {"heavy_every": 10, "heavy_excess": round(float(rng.uniform(2.5, 4.5)), 2)}
+    return replace(job, shape={**job.shape, **habits})
 
 
 def _fits(plugin: FaultPlugin, kind: NodeType, job: JobSpec) -> bool:

@@ -19,9 +19,9 @@ from fleet.knobs import JobKnobs
 from fleet.loss import LossCurve
 from fleet.noise import Noise, StepNoise
 from fleet.running import Running
-from fleet.shape import CLOCK_EXPONENT, FETCH_SECONDS, Impact, JobShape
+from fleet.shape import CLOCK_EXPONENT, Impact, JobShape
 
-__all__ = ["CHECKPOINT", "CLOCK_EXPONENT", "COMPUTE", "EXCHANGE", "FETCH_SECONDS", "HANG", "LOAD", "WAIT", "WARMUP",
+__all__ = ["CHECKPOINT", "CLOCK_EXPONENT", "COMPUTE", "EXCHANGE", "HANG", "LOAD", "WAIT", "WARMUP",
            "WATCHDOG_SECONDS", "Impact", "Job", "JobShape"]
 
 # Share of full-load power while a rank computes, exchanges data, waits for others, writes a checkpoint, hangs, loads.
@@ -34,6 +34,8 @@ SEQ_PER_STEP = 26
 WATCHDOG_SECONDS = 600
 # A step counts as slow by what it takes beyond this factor on the same step with healthy parts.
 SLOW_BEYOND = 1.03
+# The log's clock is read when its line is written, up to so much late: seen only where steps are short.
+PRINT_SECONDS = 0.002
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Job(Running):
 
     def __init__(self, name: str, shape: JobShape, nodes: list[int], gpus: int, log: JobLog,
                  rng: np.random.Generator) -> None:
-        self.curve, self._noise = LossCurve(shape.fp16), StepNoise(shape)
+        self.curve, self._noise = LossCurve(shape.fp16, shape.loss_noise), StepNoise(shape, len(nodes))
         self.store = CheckpointStore.of(shape.checkpoint_tier, shape.checkpoint_every_seconds, shape.extra_tiers)
         self._segment: Segment | None = None
         self._reached = shape.first_step
@@ -117,6 +119,10 @@ class Job(Running):
         self.log.loading(at, self)
         n = self.ranks
         self._segment = Segment("init", at, at + max(1, int(seconds * 1000)), np.full(n, LOAD), np.zeros(n))
+
+    def distrust(self, since: int) -> bool:
+        """The next start loads nothing that was saved after `since` (ms). False where there is no such checkpoint."""
+        return self.store.distrust(since)
 
     def stop(self, at: int, clean: bool) -> None:
         """Ends all ranks. clean: after a checkpoint, with a last word (phase done); else killed."""
@@ -316,7 +322,7 @@ class Job(Running):
     def _begin_step(self, at: int) -> None:
         warm = self._warm < len(WARMUP)
         self._enter("warmup" if warm else "train", at)
-        noise = self._noise.draw(self._rng, self.ranks)
+        noise = self._noise.draw(self._rng, self.ranks, self.step + 1)
         self._segment = self._time_step("warmup" if warm else "step", at, noise, WARMUP[self._warm] if warm else 1.0)
 
     def _time_step(self, kind: str, at: int, noise: Noise, factor: float) -> Segment:
@@ -326,7 +332,7 @@ class Job(Running):
         kernels = (usual * tokens * pace * self.slowness * felt.compute / self.slow**CLOCK_EXPONENT
                    * (1 + 0.005 * rng.normal(0, 1, n)))
         late = np.maximum(0.0, shape.loader_seconds * tokens * self.loader - kernels)
-        data = FETCH_SECONDS * (0.4 + 0.6 * rng.lognormal(0, 0.4, n)) * felt.data + late
+        data = shape.fetch_seconds * (0.4 + 0.6 * rng.lognormal(0, 0.4, n)) * felt.data + late
         wobble = float(rng.lognormal(0, 0.07))
         stall = self._stall(noise, impact.step_seconds) + kernels * (felt.late - 1.0)
         exchange = pace * wobble * self.links
@@ -368,7 +374,8 @@ class Job(Running):
             self.log.overflow(segment.end, self.curve.overflowed)
         if self.step % shape.log_every == 0:
             skipped, nonfinite = self._told
-            self.log.iteration(segment.end, self, self.step_seconds, self.skipped - skipped, self.nonfinite - nonfinite)
+            shown = self.step_seconds + PRINT_SECONDS * (_late(self.step) - _late(self.step - 1))
+            self.log.iteration(segment.end, self, shown, self.skipped - skipped, self.nonfinite - nonfinite)
             self._told = (self.skipped, self.nonfinite)
         self._judge_step(segment)
 
@@ -382,3 +389,8 @@ class Job(Running):
         beyond = took - round(segment.healthy_ms * SLOW_BEYOND)
         if beyond > 0:
             self._move("productive", "warmup" if segment.kind == "warmup" else "slow", took - min(took, segment.healthy_ms))
+
+
+def _late(step: int) -> float:
+    """How late a step's line is written, 0-1: the same for the same step, so that it decides nobody's draws."""
+    return (step * 2_654_435_761 & 0xFFFF_FFFF) * 0x9E37_79B1 % 65_521 / 65_521

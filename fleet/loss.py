@@ -1,7 +1,8 @@
 """Training loss and gradient norm: a power law with real noise, spikes that recover, divergence, NaN.
 
 Noise late in training after Megatron's 15B run: the difference over five steps has a standard deviation of 0.037 and a
-largest jump of about four of them (signals.md §7); neighbouring steps share some of it. Healthy runs have a spike now and
+largest jump of about four of them (signals.md §7); one step says nothing about the next, in all fourteen healthy runs that
+docs/realism.md compares with. How large it is depends on the batch: there from 0.014 to 0.2. Healthy runs have a spike now and
 then that is gone within some ten steps, with the gradient norm ahead of it.
 """
 
@@ -12,7 +13,6 @@ import math
 import numpy as np
 
 FLOOR, SCALE, POWER = 1.62, 8.4, -0.31
-WAVE, WAVE_STEP, WHITE = 0.6, 0.017, 0.016
 SPIKES_PER_STEP = 0.0012
 SPIKE_HEIGHT = 0.07
 SPIKE_DECAY = 0.78
@@ -28,8 +28,8 @@ class LossCurve:
     """State of the loss of one run. loss, grad_norm: of the last step, NaN before it. skipped, nonfinite: counts of the
     run. loss_scale: of the fp16 scaler."""
 
-    def __init__(self, fp16: bool) -> None:
-        self._fp16 = fp16
+    def __init__(self, fp16: bool, noise: float) -> None:
+        self._fp16, self._noise = fp16, noise
         self.restart()
 
     def restart(self) -> None:
@@ -38,7 +38,7 @@ class LossCurve:
         self.skipped = self.nonfinite = 0
         self.loss_scale = FIRST_LOSS_SCALE
         self.overflowed: float | None = None
-        self._wave = self._spike = self._drift = 0.0
+        self._spike = self._drift = 0.0
         self._calm = 0
 
     @property
@@ -51,7 +51,6 @@ class LossCurve:
         """Moves on by one step. bump, slope, nonfinite, overflow_share, grad, frozen: JobKnobs' numbers."""
         normal, uniform, high = rng.normal(0, 1, 3), rng.random(2), float(rng.exponential())
         began = self._spike
-        self._wave = WAVE * self._wave + WAVE_STEP * float(normal[0])
         self._spike = SPIKE_DECAY * self._spike + (SPIKE_HEIGHT * min(high, 2.0) if uniform[0] < SPIKES_PER_STEP else 0.0)
         self._drift += slope
         smooth = FLOOR + SCALE * (step + 60.0) ** POWER
@@ -60,7 +59,7 @@ class LossCurve:
         self.grad_norm = (GRAD * math.exp(GRAD_SPREAD * float(normal[1])) * grad
                           * (1.0 + 6.0 * max(0.0, self._spike - began) + 2.0 * max(0.0, wrong)))
         if not (frozen and self.loss == self.loss):
-            self.loss = max(0.0, smooth + self._wave + WHITE * float(normal[2]) + off)
+            self.loss = max(0.0, smooth + self._noise * float(normal[2]) + off)
         self._scale(uniform[1] < max(overflow_share, OVERFLOWS_PER_STEP if self._fp16 else 0.0))
         if nonfinite:
             self.loss = self.grad_norm = math.nan

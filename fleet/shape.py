@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 # Clock to speed: kernels that wait for memory lose less than the clock does.
 CLOCK_EXPONENT = 0.95
-# What a rank waits for its next batch although the loader is ahead of it.
-FETCH_SECONDS = 0.02
+# What a rank waits for its next batch although the loader is ahead of it: no more than a hundredth of a short step.
+FETCH_SECONDS, FETCH_SHARE = 0.02, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class JobShape:
     pipeline stage; loader_seconds: what a loader process needs for a rank's batch, behind the compute unless slowed.
     tp None: as many as the node has GPUs, at most 8. eval_every_seconds None: no evaluation. step_noise: sigma of the
     log-normal noise of a step; rough_share of steps take longer by an exponential share of mean rough_mean, outlier_share
-    by outlier. extra_tiers: (checkpoint tier, every seconds) beside the main one. trainer: megatron or torchtitan, the
+    by outlier. loss_noise: standard deviation of the loss around its trend. heavy_every: each so manieth step takes longer by the share
+    heavy_excess (an optimiser that does its costly part now and then); 0 = none does. extra_tiers: (checkpoint tier, every seconds) beside the main one. trainer: megatron or torchtitan, the
     form of the log. process_groups: the watchdog names the process group, as newer PyTorch does.
     """
 
@@ -43,6 +44,9 @@ class JobShape:
     rough_mean: float = 0.072
     outlier_share: float = 0.027
     outlier: tuple[float, float] = (0.33, 1.3)
+    loss_noise: float = 0.0266
+    heavy_every: int = 0
+    heavy_excess: float = 3.0
     bytes_per_step: float = 2.1e10
     tokens_per_rank: int = 3072
     memory_mib: float = 71_500.0
@@ -53,6 +57,11 @@ class JobShape:
     fp16: bool = False
     trainer: str = "megatron"
     process_groups: bool = False
+
+    @property
+    def fetch_seconds(self) -> float:
+        """What a rank waits for a batch in a healthy step."""
+        return min(FETCH_SECONDS, FETCH_SHARE * self.compute_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,7 @@ class Impact:
     def step_seconds(self) -> float:
         """The healthy step without its noise, pipeline bubble included."""
         s = self.shape
-        stage = s.compute_seconds + s.tensor_seconds + FETCH_SECONDS
+        stage = s.compute_seconds + s.tensor_seconds + s.fetch_seconds
         hops = s.hop_seconds if self.pp > 1 else 0.0
         bubble = (stage + hops) * (self.pp - 1) / s.microbatches
         return stage + hops + bubble + (s.collective_seconds if self.dp > 1 else 0.0)
@@ -103,4 +112,4 @@ class Impact:
 
     def data(self, share: float) -> float:
         """Factor on one rank's wait for data (JobKnobs.data)."""
-        return 1.0 + share * self.step_seconds / FETCH_SECONDS
+        return 1.0 + share * self.step_seconds / self.shape.fetch_seconds

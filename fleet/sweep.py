@@ -19,7 +19,7 @@ from fleet.job import CLOCK_EXPONENT, COMPUTE, EVAL_BUSY, EVAL_LOAD, EXCHANGE, H
 from fleet.joblog import SweepLog
 from fleet.knobs import JobKnobs
 from fleet.running import CAUSE_INDEX, PHASE_INDEX, Entry, Running
-from fleet.shape import FETCH_SECONDS, JobShape
+from fleet.shape import JobShape
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -74,7 +74,7 @@ class Sweep(Running):
         self._at = np.zeros(runs, np.int64)
         self._healthy = np.zeros(runs, np.int64)
         self._steps, self._goal = np.zeros(runs, np.int64), np.zeros(runs, np.int64)
-        self._size, self._wave = np.ones(runs), np.zeros(runs)
+        self._size = np.ones(runs)
         self._seconds, self._losses, self._ended = np.full(runs, np.nan), np.full(runs, np.nan), np.zeros(runs)
         self._grads = np.full(runs, np.nan)
         self._nonfinites = np.zeros(runs)
@@ -180,7 +180,7 @@ class Sweep(Running):
         size = np.exp(rng.uniform(np.log(shape.sizes[0]), np.log(shape.sizes[1]), n))
         seconds = rng.uniform(*shape.load_seconds, n) if load_seconds is None else np.full(n, load_seconds)
         self._goal, self._size = np.where(runs, goal, self._goal), np.where(runs, size, self._size)
-        self._steps[runs], self._wave[runs] = 0, 0.0
+        self._steps[runs] = 0
         self._seconds[runs], self._losses[runs], self._grads[runs] = np.nan, np.nan, np.nan
         self._ended[runs], self._nonfinites[runs] = 0.0, 0.0
         for shown in (self.compute, self.data_wait, self.comm_wait):
@@ -202,7 +202,7 @@ class Sweep(Running):
         kernels = (usual[:, None] * pace * (self.slowness * felt.compute / self.slow**CLOCK_EXPONENT).reshape(gpus)
                    * (1 + 0.005 * jitter))
         late = np.maximum(0.0, shape.loader_seconds * self._size[:, None] * self.loader.reshape(gpus) - kernels)
-        data = FETCH_SECONDS * felt.data.reshape(gpus) + late
+        data = shape.fetch_seconds * felt.data.reshape(gpus) + late
         inside = shape.tensor_seconds * self._size * self.nvlink.reshape(gpus).max(axis=1)
         pause = felt.pause.reshape(gpus)
         best = (kernels + data + pause).max(axis=1) + inside
@@ -213,7 +213,7 @@ class Sweep(Running):
         self._load, self._busy = np.where(mine, load.ravel(), self._load), np.where(mine, (kernels / total[:, None]).ravel(), self._busy)
         parts = np.stack([(kernels + pause).ravel(), data.ravel(), (total[:, None] - kernels - data - pause).ravel()])
         self._parts = np.where(mine, parts, self._parts)
-        healthy = (usual / warm + FETCH_SECONDS + shape.tensor_seconds * self._size) * (1 + excess)
+        healthy = (usual / warm + shape.fetch_seconds + shape.tensor_seconds * self._size) * (1 + excess)
         self._healthy = np.where(runs, np.round(1000 * healthy).astype(np.int64), self._healthy)
 
     def _finish_steps(self, runs: Bools) -> None:
@@ -223,9 +223,8 @@ class Sweep(Running):
         took = at - self._began
         self._seconds = np.where(runs, took / 1000, self._seconds)
         self._ended = np.where(runs, at / 1000, self._ended)
-        self._wave = np.where(runs, loss.WAVE * self._wave + loss.WAVE_STEP * normal[0], self._wave)
         smooth = loss.FLOOR + loss.SCALE * (self._steps + 60.0) ** loss.POWER
-        value = smooth + self._wave + loss.WHITE * normal[1] + felt.loss_bump
+        value = smooth + self.shape.loss_noise * normal[1] + felt.loss_bump
         grad = loss.GRAD * np.exp(loss.GRAD_SPREAD * normal[2]) * felt.grad
         if felt.nonfinite:
             value, grad = np.full(n, np.nan), np.full(n, np.nan)

@@ -12,7 +12,7 @@ from statistics import NormalDist
 from fleet.gpus import BRAKE_CLOCK, CLOCK_PER_DEGREE, POWER_EXPONENT
 from fleet.job import COMPUTE, EXCHANGE
 from fleet.places import Place
-from fleet.shape import CLOCK_EXPONENT, FETCH_SECONDS, Impact, JobShape
+from fleet.shape import CLOCK_EXPONENT, Impact, JobShape
 from fleet.world import World
 
 # What a fault costs the job that has no part in its step (telemetry, a drifted setting), and one with which it stands still.
@@ -85,8 +85,8 @@ def watts_at(world: World, place: Place, clock: float) -> float:
     """The power that a GPU draws in the job at this share of its clock, when it never waits."""
     impact, kind = impact_at(world, place), world.kind
     kernels = impact.shape.compute_seconds / clock**CLOCK_EXPONENT
-    exchange = impact.step_seconds - impact.shape.compute_seconds - FETCH_SECONDS
-    load = (COMPUTE * kernels + EXCHANGE * exchange) / (kernels + exchange + FETCH_SECONDS)
+    exchange = impact.step_seconds - impact.shape.compute_seconds - impact.shape.fetch_seconds
+    load = (COMPUTE * kernels + EXCHANGE * exchange) / (kernels + exchange + impact.shape.fetch_seconds)
     silicon = float(world.gpus.silicon[place.index])
     return float(kind.idle_watts + kind.load_watts * load * silicon * clock**POWER_EXPONENT)
 

@@ -149,7 +149,7 @@ def test_step_times_are_at_least_as_rough_as_megatrons(name):
     """CV, p95, and the shares beyond 1.1 and 1.3 times the median are those of the real run or more, and not far more."""
     values = json.loads((SAMPLES / name).read_text())["iteration-time"]["values"].values()
     real = np.array([float(v) for v in values if v != "nan"])[20:]  # the first hundreds of steps warm up
-    shape, noise, rng = JobShape(), StepNoise(JobShape()), np.random.default_rng(5)
+    shape, noise, rng = JobShape(), StepNoise(JobShape(), 32), np.random.default_rng(5)
     drawn = [noise.draw(rng, 256) for _ in range(20_000)]
     share = shape.compute_seconds / Bench(start=False).job.impact.step_seconds
     ours = _figures(np.array([1 + share * (n.common - 1) + n.excess for n in drawn]))
@@ -170,7 +170,7 @@ def test_first_steps_take_ten_times_as_long():
 
 # --- loss ---------------------------------------------------------------------------------------------------------------
 def _losses(steps: int, first: int = 18_000, seed: int = 1, **turned) -> tuple[LossCurve, np.ndarray]:
-    curve, rng = LossCurve(bool(turned.pop("fp16", False))), np.random.default_rng(seed)
+    curve, rng = LossCurve(bool(turned.pop("fp16", False)), JobShape().loss_noise), np.random.default_rng(seed)
     out = []
     for i in range(steps):
         curve.step(rng, first + i, **turned)
