@@ -38,8 +38,8 @@ check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/pytest -q tests/structure $(ARGS)
 	@$(BIN)/python -m app.contracts --check
 
-lab: install ## breaks a port and a file system of this machine's own namespaces (two minutes; needs root, else it skips)
-	@$(BIN)/pytest -q -m "lab and not evaluate" tests/lab $(ARGS)
+lab: install ## breaks a port and a file system of this machine's own namespaces, and a job on a real Slurm (three minutes; needs root, else it skips)
+	@$(BIN)/pytest -q -m "lab and not evaluate" -n 2 --dist loadfile tests/lab tests/slurm $(ARGS)
 
 bench: install ## measures ingest, store, detect, fleet and query; JSON lines on stdout
 	@for what in parse ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done

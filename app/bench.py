@@ -162,7 +162,14 @@ def bench_store() -> Rows:
     return run()
 
 
+def bench_incidents() -> Rows:
+    """A lost rack with a thousand findings in one tick, and a thousand incidents that share nothing."""
+    from app.bench_incidents import bench_incidents as run
+
+    return run()
+
+
 BENCHES: dict[str, Callable[..., Rows]] = {
     "parse": bench_parse, "ingest": bench_ingest, "store": bench_store, "detect": bench_detect, "fleet": bench_fleet,
-    "query": bench_query,
+    "query": bench_query, "incidents": bench_incidents,
 }

@@ -12,46 +12,43 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app import past
+from app import audit, past
 from core import render
 from core.clock import rfc3339
 from core.inventory import NODE_STATES, Inventory
-from core.protocols import ControlDoor, DetectorPlugin, NotifierPlugin, TickCommit
+from core.protocols import ControlDoor, DetectorPlugin, TickCommit
 from core.targets import CLOSED_STATES
 from core.telemetry import Telemetry
-from core.types import Action, Batch, Event, Finding, Incident, Outbound, Outcome, PartPast, Record
-from core.window import Window
+from core.types import Action, Batch, Event, Finding, Incident, Note, Outbound, Outcome, PartPast, Record
+from core.window import Topology, Window
 from pipeline.changes import LabelChanges
+from pipeline.checkpoints import Checkpoints
 from pipeline.coverage import Coverage
 from pipeline.detect import Changes, DetectLoop
 from pipeline.facts import WindowFacts
 from pipeline.goodput import Goodput
+from pipeline.herald import Herald, NotifyRoute, Tidings
 from pipeline.incidents import IncidentBook
 from pipeline.marks import Marks
 from pipeline.parts import PartsBook, odd_suspects
 from pipeline.ring import FeedCounts, Ring
-from remediation.engine import Engine
+from pipeline.silences import SilenceBook
+from remediation.diagnose import result_of
+from remediation.engine import Engine, Site
 
 NODE_WORDS = (*NODE_STATES, "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyRoute:
-    """A configured notifier: its name in the outbox, the plug-in and the links that its messages carry."""
-
-    name: str
-    plugin: NotifierPlugin
-    links: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Ticked:
     """What a tick produced: the commit, the window for those who show it, and the changes of nodes that their labels
-    showed; whoever owns the store stores these as events."""
+    showed; whoever owns the store stores these as events. standing: by notifier that has to be told again and again, what fires.
+    """
 
     commit: TickCommit
     window: Window
     events: tuple[Event, ...] = ()
+    standing: Mapping[str, tuple[Incident, ...]] = field(default_factory=dict)
 
 
 class Brain:
@@ -65,6 +62,7 @@ class Brain:
         engine: Engine | None = None,
         telemetry: Telemetry | None = None,
         routes: Sequence[NotifyRoute] = (),
+        labels_of: Callable[[str], Mapping[str, str]] | None = None,
     ) -> None:
         self.telemetry = telemetry or Telemetry()
         self.ring = Ring(inventory)
@@ -72,15 +70,18 @@ class Brain:
         self.book = IncidentBook(telemetry=self.telemetry)
         self.marks = Marks()
         self.changes = LabelChanges()
+        self.checkpoints = Checkpoints()
         self.goodput = Goodput(self.telemetry)
         self.parts = PartsBook()
         self.odd: Mapping[str, str] = {}  # keys of parts that the trained model finds odd, with their signals
         self.engine = engine
-        self.routes = tuple(routes)
+        self.herald = Herald(routes, self.telemetry, labels_of)
+        self.silences = SilenceBook()
         self.plugins = dict(plugins)
         self._coverage = Coverage(plugins, self.telemetry)
         self._events: list[Event] = []
         self._carried: list[tuple[Action, Outcome]] = []
+        self.said: list[Note] = []  # notes of the ledger that the next tick commits
         self._seen_events: set[tuple[int, str, str]] = set()
         self.facts: WindowFacts | None = None
         self.past_asked: dict[str, int] = {}  # as `app.past` keeps it
@@ -102,14 +103,17 @@ class Brain:
     def tick(self, at: int) -> Ticked:
         """Judges tick `at` (ms). Call `carry_out` after the commit."""
         window = self.ring.window(at)
-        changes = self.loop.run(window)
+        changes = self.loop.run(window, self.engine.planned_gaps(at) if self.engine is not None else ())
         open_findings = self.loop.open()
         told = list(self.book.update(window, open_findings, changes.ended))
         told += self._called_wrong(at)
+        for mark in self.silences.marks(at, self.book.open(), self.marks.all()):
+            self.marks.add(mark)
         changed = tuple(self.changes.update(window))
         self.goodput.update(window)
-        self.facts = WindowFacts(window, open_findings)
-        actions = self._remediate(at, told)
+        self.checkpoints.update(window)
+        self.facts = WindowFacts(window, open_findings, self.checkpoints)
+        actions = self._remediate(at, told, window.topology)
         parts = self.parts.update(at, (incident for _, incident in told), actions, window)
         told = [(word, odd_suspects(self.parts.remark(incident), self.odd)) for word, incident in told]
         self.ring.exclude(open_findings)
@@ -119,16 +123,18 @@ class Brain:
             findings=(*changes.opened, *changes.updated, *changes.ended),
             incidents=tuple({i.id: i for _, i in told}.values()),
             actions=tuple(actions),
-            outbox=self._outbox(at, told),
+            outbox=self._tell(at, told, actions),
             records=tuple(records),
             state=self.dump(),
             parts=parts,
+            notes=tuple(self.said),
         )
+        self.said = []
         self._measure(at)
         self._measure_nodes(window)
         if changed:  # the next window has them
             self.feed(Batch("changes", 1, 0, at, (), (), changed))
-        return Ticked(commit, window, changed)
+        return Ticked(commit, window, changed, self.herald.standing(self.book.open()))
 
     def _called_wrong(self, at: int) -> list[tuple[str, Incident]]:
         """Closes what people said is no fault."""
@@ -143,11 +149,13 @@ class Brain:
         if self.engine is not None:
             self._carried.extend(self.engine.carry_out(at, door))
 
-    def _remediate(self, at: int, told: list[tuple[str, Incident]]) -> list[tuple[Action, Outcome]]:
+    def _remediate(self, at: int, told: list[tuple[str, Incident]], topology: Topology) -> list[tuple[Action, Outcome]]:
         carried, self._carried = self._carried, []
         if self.engine is None or self.facts is None:
             return carried
-        step = self.engine.step(at, self.book.open(), self.facts)
+        self.engine.over(at, [incident for _, incident in told if incident.state in CLOSED_STATES])
+        step = self.engine.step(at, self.book.open(), self.facts, Site(topology, self.marks.silences(at)))
+        self.said += audit.notes(at, step, self.book.get, self.loop.open())
         for decision in step.decisions:
             self.telemetry.add("greylag_decisions_total", decision=decision.decision, reason=decision.reason)
         self.telemetry.set("greylag_frozen", float(self.engine.frozen))
@@ -174,18 +182,14 @@ class Brain:
         rows += [row for planned, row in lines if planned]
         for action, outcome in actions:
             self.telemetry.add("greylag_actions_total", kind=action.kind, state=outcome.state, reason=outcome.reason)
+            if (word := result_of(action, outcome)) is not None:
+                self.telemetry.add("greylag_diagnoses_total", fault=str(action.args["fault"]), result=word)
         return sorted(rows, key=lambda r: min(r.at, at))
 
-    def _outbox(self, at: int, told: Sequence[tuple[str, Incident]]) -> tuple[Outbound, ...]:
-        out = []
-        for event, incident in told:
-            if event == "updated" or (event != "resolved" and self.marks.silenced(incident, at)):
-                continue
-            for route in self.routes:
-                body = route.plugin.render([incident], at, route.links)
-                if body is not None:
-                    out.append(Outbound(f"{incident.id}/{event}/{at}/{route.name}", route.name, incident.id, at, body))
-        return tuple(out)
+    def _tell(self, at: int, told: Sequence[tuple[str, Incident]], actions: Sequence[tuple[Action, Outcome]]) -> tuple[Outbound, ...]:
+        acks = {mark.incident: mark.actor for mark in self.marks.all() if mark.word == "acknowledge"}
+        return self.herald.tell(Tidings(at, told, self.book.open(), self.marks.silences(at),
+                                        lambda one: self.silences.holds(one, at), acks, actions))
 
     def _measure(self, at: int) -> None:
         self.telemetry.set("greylag_tick_timestamp_seconds", at / 1000)
@@ -225,6 +229,7 @@ class Brain:
         """What a restart needs, as opaque texts that are committed with the tick."""
         self.past_asked = past.asked(self.ring, self.past_asked)
         state = {"loop": self.loop.dump(), "book": self.book.dump(), "marks": self.marks.dump(), "changes": self.changes.dump(),
+                 "checkpoints": self.checkpoints.dump(), "herald": self.herald.dump(), "silences": self.silences.dump(),
                  "goodput": self.goodput.dump(), past.STATE: json.dumps(self.past_asked)}
         if self.engine is not None:
             state["engine"] = self.engine.dump()
@@ -239,7 +244,8 @@ class Brain:
         """
         self.parts.load(parts, now)
         for key, part in (("loop", self.loop), ("book", self.book), ("marks", self.marks), ("changes", self.changes),
-                          ("goodput", self.goodput)):
+                          ("checkpoints", self.checkpoints), ("goodput", self.goodput), ("herald", self.herald),
+                          ("silences", self.silences)):
             text = state(key)
             if text:
                 part.load(text)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.policy_commands import policy_app
 from core.errors import BadInput, GreylagError, Unavailable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Finds grey failures in GPU training clusters, names the culprit, repairs it under policy.")
-policy_app = typer.Typer(no_args_is_help=True, help="Policies: what Greylag may do.")
 incidents_app = typer.Typer(no_args_is_help=True, help="Incidents of a running Greylag.")
 fleet_app = typer.Typer(no_args_is_help=True, help="The bundled emulated fleet.")
 store_app = typer.Typer(no_args_is_help=True, help="The store.")
@@ -24,6 +25,17 @@ for name, sub in (("policy", policy_app), ("incidents", incidents_app), ("fleet"
 
 ConfigPath = Annotated[Path, typer.Option("-c", "--config", help="greylag.yaml")]
 OwnerUrl = Annotated[str, typer.Option("--url", help="address of the running Greylag")]
+
+
+def _ask_with(path: str | None) -> str | None:
+    """The client looks for its token there; the commands themselves never see it."""
+    if path:
+        os.environ["GREYLAG_TOKEN_FILE"] = path
+    return path
+
+
+TokenFile = Annotated[str | None, typer.Option("--token-file", callback=_ask_with, envvar="GREYLAG_TOKEN_FILE",
+                                               help="file with the token to ask with, where tokens are asked for; else GREYLAG_TOKEN")]
 DEFAULT_URL = "http://127.0.0.1:9470"
 
 
@@ -89,6 +101,7 @@ def replay(
 @app.command()
 def drift(
     url: OwnerUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
     data_dir: Annotated[str | None, typer.Option(help="the store of a stopped Greylag, or of an import, in place of --url")] = None,
     inventory: Annotated[str | None, typer.Option(help="inventory.yaml, for --data-dir; else the one beside the store")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
@@ -146,7 +159,7 @@ def import_(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="parse, ingest, store, detect, fleet or query")],
+    what: Annotated[str, typer.Argument(help="parse, ingest, store, detect, fleet, query or incidents")],
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a row")] = False,
     matrix: Annotated[bool, typer.Option("--matrix", help="ingest: 50 to 400 targets, workers, shapes, peers")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="ingest: 1,000 targets of 5,000 series, and a restart")] = False,
@@ -166,6 +179,7 @@ def bench(
 def why(
     name: Annotated[str, typer.Argument(metavar="JOB|NODE", help="a job or a node that Greylag knows")],
     url: OwnerUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
     store: Annotated[Path | None, typer.Option(help="asks the store that `replay --keep` left, in place of a running Greylag")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the lines as one JSON object")] = False,
 ) -> None:
@@ -179,6 +193,7 @@ def why(
 @app.command()
 def doctor(
     url: OwnerUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="the whole examination as one JSON object")] = False,
 ) -> None:
     """Which faults can be judged on this site today, what would add each other one, and what that costs in series."""
@@ -203,28 +218,28 @@ def evaluate(
     scenario: Annotated[str | None, typer.Option(help="one scenario of the suite by its number, told in full")] = None,
     tell_all: Annotated[bool, typer.Option("--details", help="each fault and incident of each scenario too")] = False,
     processes: Annotated[int, typer.Option(min=1, help="scenarios at a time")] = 2,
+    goodput: Annotated[bool, typer.Option("--goodput", help="months of cluster life instead: what finding and repairing is worth")] = False,
+    scorecard: Annotated[str | None, typer.Option(help="of --goodput: what `evaluate --out` wrote; chances are drawn from it")] = None,
+    policy: Annotated[str | None, typer.Option(help="of --goodput: the policy; the shipped act.yaml where it is left out")] = None,
+    nodes: Annotated[list[int] | None, typer.Option(help="of --goodput: sizes of the fleet, 64, 512 and 2048 where it is left out")] = None,
+    days: Annotated[float, typer.Option(help="of --goodput: length of a month")] = 30.0,
+    seeds: Annotated[int, typer.Option(help="of --goodput: months of each size")] = 1,
 ) -> None:
     """Random faults on the bundled fleet in virtual time, and a scorecard of what was found; progress on stderr."""
     from app.evaluate.command import EvaluateOptions, tell_stderr
     from app.evaluate.command import evaluate as run_suite
 
+    if goodput:
+        from app.goodput.command import SIZES, GoodputOptions, evaluate_goodput
+
+        months = GoodputOptions(scorecard, policy, tuple(nodes or SIZES), days, seeds, first_seed, out)
+        raise typer.Exit(evaluate_goodput(months, tell_stderr, typer.echo))
     options = EvaluateOptions(suite, first_seed, out, resume, tuple(only or ()), scenario, tell_all, processes)
     raise typer.Exit(run_suite(options, tell_stderr, typer.echo))
 
 
-@policy_app.command("lint")
-def policy_lint(path: Path, backend: Annotated[str, typer.Option(help="the backend that would act")] = "fleet") -> None:
-    """Dead ends, unreachable rules, kinds that the backend lacks; exit 1 when there is any."""
-    from app.run import lint_policy
-
-    problems = lint_policy(path, backend)
-    for problem in problems:
-        typer.echo(problem)
-    raise typer.Exit(1 if problems else 0)
-
-
 @incidents_app.command("list")
-def incidents_list(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def incidents_list(url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Incidents, the newest first."""
     from app.client import Client
     from app.story import part
@@ -236,10 +251,11 @@ def incidents_list(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer.O
 
 
 @incidents_app.command("show")
-def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL) -> None:
+def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """One incident with its evidence and actions."""
     from app.client import Client
     from app.story import action_lines, case_lines, incident_lines
+    from app.worth_lines import worth_lines
 
     answer = Client(url).get(f"/api/greylag/v1/incidents/{incident}")
     for line in incident_lines({"event": "opened", "incident": answer["incident"]}):
@@ -247,12 +263,42 @@ def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL) -> None:
     for row in answer["actions"]:
         for line in action_lines(row):
             typer.echo(line)
-    for line in case_lines(answer):
+    for line in (*worth_lines(answer.get("worth")), *case_lines(answer)):
         typer.echo(line)
 
 
+@incidents_app.command("scores")
+def incidents_scores(url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """How often diagnoses confirmed or refuted what detectors said, by fault."""
+    from app.client import Client
+    from app.worth_lines import score_lines
+
+    items = Client(url).get("/api/greylag/v1/diagnoses")["items"]
+    for line in map(json.dumps, items) if as_json else score_lines(items) or ["no diagnosis yet"]:
+        typer.echo(line)
+
+
+@incidents_app.command("undelivered")
+def incidents_undelivered(url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Messages that no receiver has taken: those that wait, and dead letters; and the pages that each weekly budget leaves."""
+    from app.asking import listed
+    from app.client import Client
+
+    answer = Client(url).get("/api/greylag/v1/outbox", limit=1000)
+    typer.echo(json.dumps(answer) if as_json else "\n".join(listed(answer)))
+
+
+@incidents_app.command("resend")
+def incidents_resend(message: Annotated[str, typer.Argument(help="the id of a dead letter, or `all`")], url: OwnerUrl = DEFAULT_URL,
+                     token_file: TokenFile = None) -> None:
+    """A message that was given up is tried again."""
+    from app.asking import resend
+
+    typer.echo(resend(url, message))
+
+
 @incidents_app.command("losses")
-def incidents_losses(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def incidents_losses(url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """GPU-hours lost by job, the worst on top: open incidents and those of the last day."""
     from app.client import Client
 
@@ -261,11 +307,60 @@ def incidents_losses(url: OwnerUrl = DEFAULT_URL, as_json: Annotated[bool, typer
         typer.echo(json.dumps(one) if as_json else f"{one['lost_gpu_hours']:>9.2f}  {one['job'] or 'no job'}  {names}")
 
 
+StorePath = Annotated[Path | None, typer.Option(help="the store of a stopped Greylag, in place of --url")]
+
+
+@incidents_app.command("ledger")
+def incidents_ledger(
+    incident: Annotated[str | None, typer.Argument(help="one incident; all where it is left out")] = None,
+    url: OwnerUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+    store: StorePath = None,
+    since: Annotated[str | None, typer.Option(help="first time, RFC 3339")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="a table")] = False,
+    parquet: Annotated[Path | None, typer.Option(help="the table as a Parquet file")] = None,
+    seal: Annotated[bool, typer.Option("--seal", help="the hash over the whole ledger; with --store also whether it is whole")] = False,
+) -> None:
+    """The audit, the oldest first: who did what, why, on which evidence, and what became of it."""
+    from app import ledger_command as command
+
+    if seal:
+        found = command.seal(url, store)
+        typer.echo(json.dumps(found))
+        raise typer.Exit(1 if found.get("broken") else 0)
+    rows = command.ledger(url, store, incident, since)
+    if parquet is not None:
+        command.write_parquet(rows, parquet)
+        typer.echo(json.dumps({"file": str(parquet), "actions": len(rows)}))
+    elif as_csv:
+        typer.echo(command.as_csv(rows), nl=False)
+    else:
+        for row in rows:
+            typer.echo(json.dumps(row, ensure_ascii=False) if as_json else command.line(row))
+
+
+@incidents_app.command("cures")
+def incidents_cures(
+    fault: Annotated[str | None, typer.Argument(help="one fault; all where it is left out")] = None,
+    url: OwnerUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+    store: StorePath = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """What cured each fault, beside how often it goes away when nobody acts."""
+    from app import cures
+    from app import ledger_command as command
+
+    answer = command.cured(url, store, fault)
+    typer.echo(json.dumps(answer) if as_json else "\n".join(cures.lines(answer)))
+
+
 Note = Annotated[str, typer.Option(help="a few words for the others")]
 
 
 @incidents_app.command("ack")
-def incidents_ack(incident: str, url: OwnerUrl = DEFAULT_URL, note: Note = "") -> None:
+def incidents_ack(incident: str, url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, note: Note = "") -> None:
     """You look after it; it stays open."""
     from app.client import Client
 
@@ -275,7 +370,7 @@ def incidents_ack(incident: str, url: OwnerUrl = DEFAULT_URL, note: Note = "") -
 
 @incidents_app.command("silence")
 def incidents_silence(incident: str, seconds: Annotated[float, typer.Option(help="0 ends a silence")] = 14_400,
-                      url: OwnerUrl = DEFAULT_URL, note: Note = "") -> None:
+                      url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, note: Note = "") -> None:
     """No messages when this fault comes back on this part; its end is told."""
     from app.client import Client
 
@@ -284,7 +379,7 @@ def incidents_silence(incident: str, seconds: Annotated[float, typer.Option(help
 
 
 @incidents_app.command("wrong")
-def incidents_wrong(incident: str, url: OwnerUrl = DEFAULT_URL, note: Note = "") -> None:
+def incidents_wrong(incident: str, url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, note: Note = "") -> None:
     """It is no fault: it is closed at the next tick, and the detector is told so."""
     from app.client import Client
 
@@ -294,7 +389,7 @@ def incidents_wrong(incident: str, url: OwnerUrl = DEFAULT_URL, note: Note = "")
 
 @incidents_app.command("approve")
 def incidents_approve(incident: Annotated[str, typer.Argument(help="an incident, or the id of a proposed action")],
-                      url: OwnerUrl = DEFAULT_URL) -> None:
+                      url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """What Greylag proposed for it may be carried out."""
     from app.client import Client
 
@@ -304,7 +399,7 @@ def incidents_approve(incident: Annotated[str, typer.Argument(help="an incident,
 
 @incidents_app.command("reject")
 def incidents_reject(incident: Annotated[str, typer.Argument(help="an incident, or the id of a proposed action")],
-                     url: OwnerUrl = DEFAULT_URL) -> None:
+                     url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """What Greylag proposed for it is not carried out; the incident is then a person's."""
     from app.client import Client
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.clocks import make_clock
 from app.lean import lean
-from app.workerfiles import OWNER_FILE
+from app.workerfiles import INTERNAL_FILE, OWNER_FILE
 from collectors.worker import run_worker
 from core.clock import monotonic_seconds
 from core.config import GreylagConfig
@@ -44,7 +44,7 @@ async def _run(config: GreylagConfig, worker: str) -> None:
         loop.add_signal_handler(number, stop.set)
     url = await wait_for_owner(config)
     clock = make_clock(config.clock)
-    await run_worker(config, clock, url, worker, stop, Telemetry())
+    await run_worker(config, clock, url, worker, stop, Telemetry(), Path(config.resolve(config.data_dir)) / INTERNAL_FILE)
 
 
 def run_collector(config: GreylagConfig, worker: str = "collector-0") -> int:

@@ -94,7 +94,9 @@ def contracts() -> str:
     for title, rows in (("Scrape reasons", reasons.SCRAPE_REASONS), ("Ingest reasons", reasons.INGEST_REASONS),
                         ("Push reasons", reasons.PUSH_REASONS), ("Shed reasons", reasons.SHED_REASONS),
                         ("Tolerated breaches", reasons.TOLERATED), ("Finding ends", reasons.FINDING_ENDS),
-                        ("Incident reasons", reasons.INCIDENT_REASONS), ("Action reasons", reasons.ACTION_REASONS)):
+                        ("Incident reasons", reasons.INCIDENT_REASONS), ("Action reasons", reasons.ACTION_REASONS),
+                        ("Signature reasons", reasons.SIGNATURE_REASONS), ("Alert reasons", reasons.ALERT_REASONS),
+                        ("Notify reasons", reasons.NOTIFY_REASONS)):
         out += _table(title, ("reason", "meaning"), list(rows.items()))
     out += _table("Own metrics", ("name", "type", "labels", "what"),
                   [(n, kind, ", ".join(labels), text) for n, (kind, text, labels) in telemetry.METRICS.items()])

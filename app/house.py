@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app import doctor, wiring
+from app import audit, cures, doctor, policy_plan, wiring
 from app.case import case_document
+from app.freezing import Freezer, held_briefly
 from app.page import metrics_page
+from core.access import LOCAL
 from core.clock import TICK_MS, monotonic_seconds, rfc3339
-from core.errors import BadInput, nearest
+from core.errors import BadInput, Refused, nearest
 from core.protocols import Matcher
 from core.render import plain
 from core.signals import SIGNALS
+from core.types import Event
 from pipeline import history as past
 from pipeline import promql
 from pipeline import site_answers as site
+from pipeline.alerts_in import read_alerts
 from pipeline.api import ITSELF, limit_of, time_of
 from pipeline.changes import change_events
 from pipeline.marks import WORDS, mark_of
+from remediation.backends.webhook import WebhookDoor
+from remediation.diagnose import scores
+from remediation.worth import as_json
 
 if TYPE_CHECKING:
     from app.owner import Owner
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
-LOCAL = "local"  # who acts while there are no tokens
 STORE_SECONDS = 30.0
 MOST_SHOWN = 100
 SCORECARD_FILE = "scorecard.json"
@@ -37,6 +44,7 @@ class OwnerHouse:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
+        self._calls = threading.Lock()
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         return metrics_page(self._owner.telemetry, accept)
@@ -100,6 +108,9 @@ class OwnerHouse:
         return {"mode": hands.policy.mode, "backend": hands.backend, "frozen": hands.engine.frozen,
                 "policy": plain(hands.policy)}
 
+    def _plan(self, params: Mapping[str, Any]) -> Any:
+        return policy_plan.document(self._owner, params.get("policy"))
+
     def _workers(self, params: Mapping[str, Any]) -> Any:
         return self._owner.crew.document(monotonic_seconds())
 
@@ -121,7 +132,8 @@ class OwnerHouse:
         nodes_of = {job.id: job.nodes for job in (window.jobs if window is not None else ())}
         held = window.events if window is not None else ()
         return case_document(rows[0], owner.store, owner.inventory.topology(), nodes_of, owner.brain.plugins,
-                             owner.brain.coverage_rows(), owner.brain.marks.of(params["id"]), owner.links, held)
+                             owner.brain.coverage_rows(), owner.brain.marks.of(params["id"]), owner.links, held) | {
+            "worth": plain(as_json(owner.hands.engine.worth(params["id"])))}
 
     def _jobs(self, params: Mapping[str, Any]) -> Any:
         window = self._owner.last_window
@@ -145,6 +157,21 @@ class OwnerHouse:
 
     def _actions(self, params: Mapping[str, Any]) -> Any:
         return _listed(*self._owner.store.action_page(_since(params), limit_of(params), params.get("cursor")))
+
+    def _ledger(self, params: Mapping[str, Any]) -> Any:
+        store = self._owner.store
+        page = store.audit_page(_since(params), limit_of(params), params.get("cursor"), params.get("incident"))
+        return {**_listed(*page), "seal": store.head()}
+
+    def _cures(self, params: Mapping[str, Any]) -> Any:
+        owner = self._owner
+        with owner.ticker.lock:
+            return cures.document(owner.hands.engine.history, owner.clock.now_ms(), params.get("fault"))
+
+    def _diagnoses(self, params: Mapping[str, Any]) -> Any:
+        found = scores(self._owner.store.diagnoses())
+        return {"items": [{"fault": s.fault, "precision": s.precision, "counts": dict(s.counts)} for s in found
+                          if params.get("fault") in (None, s.fault)]}
 
     def _parts(self, params: Mapping[str, Any]) -> Any:
         return _listed(*self._owner.store.part_page(_since(params), limit_of(params), params.get("cursor"), params.get("node")))
@@ -185,43 +212,104 @@ class OwnerHouse:
     def command(self, what: str, params: Mapping[str, Any]) -> Any:
         owner = self._owner
         engine, now = owner.hands.engine, owner.clock.now_ms()
+        actor = str(params.get("actor", LOCAL))
         if what in WORDS:
-            return self._mark(what, str(params["id"]), params["body"], now)
+            return self._mark(what, str(params["id"]), params["body"], now, actor)
         if what == "change":
-            return self._change(params["body"], now)
+            return self._change(params["body"], now, actor)
+        if what == "resend":
+            owner.outbox.resend(str(params["id"]))
+            return {"done": "resend", "message": params["id"]}
+        if what in ("alerts", "outcome"):
+            return self._alerts(params["body"], now, actor) if what == "alerts" else self._called_back(params, now)
+        if what == "freeze":
+            return self._freeze(now, actor)
         with owner.ticker.lock:
-            if what == "freeze":
-                engine.freeze()
-            elif what == "resume":
-                engine.resume()
+            if what == "resume":
+                self._freezer().resume()
             elif what == "approve":
-                engine.approve(params["id"], "local", now)
+                engine.approve(params["id"], actor, now)
             else:
-                engine.reject(params["id"], "local", now)
+                engine.reject(params["id"], actor, now)
+            ref = {} if what == "resume" else {"ref": str(params["id"])}
+            owner.brain.said.append(audit.person(now, what, actor, **ref))
         owner.telemetry.set("greylag_frozen", float(engine.frozen))
         return {"done": what, "frozen": engine.frozen}
 
-    def _mark(self, word: str, incident: str, body: Any, now: int) -> Any:
+    def _freezer(self) -> Freezer:
+        config = self._owner.config
+        return Freezer(Path(config.resolve(config.data_dir)) / wiring.FREEZE_FILE, self._owner.hands.engine)
+
+    def _freeze(self, now: int, actor: str) -> Any:
+        """Waits for nothing: the tick may hold its lock for as long as the disk is full."""
+        owner = self._owner
+        written = self._freezer().freeze(actor, now)
+        owner.telemetry.set("greylag_frozen", 1.0)
+        with held_briefly(owner.ticker.lock):
+            owner.brain.said.append(audit.person(now, "freeze", actor))
+        return {"done": "freeze", "frozen": True, "survives_restart": written}
+
+    def _mark(self, word: str, incident: str, body: Any, now: int, actor: str) -> Any:
         """Kept with the next tick's commit, as all that people decide."""
         owner = self._owner
         known = owner.brain.book.get(incident) or next(iter(owner.store.incident_records(id=incident, limit=1)), None)
         if known is None:
             raise KeyError(incident)
-        mark = mark_of(word, known, now, LOCAL, body)
+        mark = mark_of(word, known, now, actor, body)
         with owner.ticker.lock:
             owner.brain.marks.add(mark)
         return {"done": word, "incident": incident, "mark": plain(mark)}
 
-    def _change(self, body: Any, now: int) -> Any:
+    def _change(self, body: Any, now: int, actor: str) -> Any:
         """Answered once the store has committed the events."""
+        events = tuple(change_events(body, now, actor))
+        self._store_events(events, now)
+        return {"stored": len(events), "items": [plain(one) for one in events[:MOST_SHOWN]]}
+
+    def _store_events(self, events: tuple[Event, ...], now: int) -> None:
+        """Returns once the store has committed them; the next tick sees them."""
         owner = self._owner
-        events = tuple(change_events(body, now, LOCAL))
         with owner.ticker.lock:
             batch = owner.own.events(now, events)
             stored = owner.writer.submit(batch)
         stored.result(STORE_SECONDS)
         owner.ticker.inbox.put(batch)
-        return {"stored": len(events), "items": [plain(one) for one in events[:MOST_SHOWN]]}
+
+    # --- what other programs tell -----------------------------------------------------------------------------------
+    def _alerts(self, body: Any, now: int, actor: str) -> Any:
+        """Alerts of an Alertmanager: answered once the store has committed them as events."""
+        owner = self._owner
+        taken = read_alerts(body, now, {node.name for node in owner.inventory.nodes}, actor)
+        if taken.events:
+            self._store_events(taken.events, now)
+        for reason, count in taken.reasons.items():
+            if count:
+                owner.telemetry.add("greylag_alerts_in_total", count, reason=reason)
+        return {"taken": dict(taken.reasons)}
+
+    def _called_back(self, params: Mapping[str, Any], now: int) -> Any:
+        """An outcome that the webhook backend's receiver tells: kept by the store before it counts, so that a restart knows it."""
+        owner, door, name = self._owner, self._owner.hands.door, str(params["id"])
+        if not isinstance(door, WebhookDoor):
+            raise Refused("not_supported", f"the backend {owner.hands.backend} takes no call-backs")
+        with self._calls:  # the same message twice at one moment counts once
+            message_id, outcome = door.read_callback(name, params["headers"], params["raw"])
+            action = next((known for known, _ in owner.store.ledger(incident=name.partition("/")[0]) if known.id == name), None)
+            if action is None:
+                raise KeyError(name)
+            self._store_events((Event(now, action.target, "action", {
+                "action_id": name, "action": action.kind, "state": outcome.state, "reason": outcome.reason,
+                "took_seconds": outcome.took_seconds, "message_id": message_id}),), now)
+            door.recall(message_id, outcome)
+        return {"action": name, "state": outcome.state, "reason": outcome.reason}
+
+    def _outbox(self, params: Mapping[str, Any]) -> Any:
+        owner = self._owner
+        return {"items": owner.store.outbox_rows(limit=limit_of(params)), "pages_left": owner.brain.herald.pages_left(owner.clock.now_ms())}
+
+    def _silences(self, params: Mapping[str, Any]) -> Any:
+        now = self._owner.clock.now_ms()
+        return {"items": [{**plain(one), "holds": one.start <= now < one.end} for one in self._owner.brain.silences.all()]}
 
 
 def reporting(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -1,76 +1,201 @@
-"""Delivers what the ticks put into the outbox: at least once, in order for each notifier, with back-off.
+"""Delivers what the ticks put into the outbox: at least once, in order for each incident, with back-off.
 
-A message leaves the outbox only when its receiver has taken it (or refused it for good); a restart goes on where it was.
+A message leaves the outbox only when its receiver has taken it, or when it was given up as a dead letter; a restart goes on
+where it was. Each notifier has a thread of its own, so one that hangs holds nobody back. What a standing notifier has to keep
+firing is posted again by the same thread, so that it never overtakes the end of an incident.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
+from app.lanes import Lanes, pause_seconds
 from core.clock import monotonic_seconds
 from core.errors import GreylagError, Refused
-from core.protocols import Notifier
+from core.protocols import Notifier, StandingNotifier
 from core.telemetry import Telemetry
+from core.types import Incident, Notice, Outbound
+from pipeline.herald import NotifyRoute
 from pipeline.store.duck import DuckStore
 from pipeline.store.writer import StoreWriter
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 60.0
+LOOK_SECONDS = 0.5
 
 
-class OutboxThread(threading.Thread):
-    """One thread for all notifiers; a notifier that fails waits without holding the others back."""
+class Courier(threading.Thread):
+    """The thread of one notifier. clock: monotonic seconds."""
 
-    def __init__(self, store: DuckStore, writer: StoreWriter, notifiers: Mapping[str, Notifier],
-                 telemetry: Telemetry) -> None:
-        super().__init__(name="outbox", daemon=True)
-        self._store, self._writer, self._notifiers, self._telemetry = store, writer, notifiers, telemetry
-        self._wake = threading.Event()
-        self._halt = threading.Event()
-        self._pause = dict.fromkeys(notifiers, 0.0)
-        self._not_before = dict.fromkeys(notifiers, 0.0)
+    def __init__(self, name: str, notifier: Notifier, outbox: OutboxThread, seed: int,
+                 clock: Callable[[], float] = monotonic_seconds) -> None:
+        super().__init__(name=f"outbox {name}", daemon=True)
+        self.notifier_name, self._notifier, self._outbox = name, notifier, outbox
+        self.lanes = Lanes(seed)
+        self.wake = threading.Event()
+        self._seed, self._clock = seed, clock
+        self._waits: dict[str, float] = {}  # by message: since when it is seen waiting
+        self._resend_at, self._stand_tries = 0.0, 0
+
+    def run(self) -> None:
+        while not self._outbox.halt.is_set():
+            try:
+                again = self.deliver(self._clock())
+                self.stand(self._clock())
+            except GreylagError as error:  # the store did not answer: nothing is lost, it is asked again
+                again = False
+                print(f"greylag: {self.notifier_name}: {error}", file=sys.stderr, flush=True)
+            if not again:
+                self.wake.wait(LOOK_SECONDS)
+                self.wake.clear()
+
+    def lag_seconds(self, now: float) -> float:
+        """How long the oldest waiting message has been waiting, as far as this process has seen."""
+        return max((now - since for since in tuple(self._waits.values())), default=0.0)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+    def deliver(self, now: float) -> bool:
+        """One round over the first message of each lane. True where one was taken: its lane may have the next."""
+        heads = self._outbox.store.outbox_heads(self.notifier_name)
+        self._waits = {one.id: self._waits.get(one.id, now) for one, _ in heads}
+        self._outbox.telemetry.set("greylag_outbox_oldest_seconds", self.lag_seconds(now), notifier=self.notifier_name)
+        if not heads or not self.lanes.open(now):
+            self._count()
+            return False
+        resting = self.lanes.resting(now)
+        if resting:
+            heads = self._outbox.store.outbox_heads(self.notifier_name, resting)
+        taken = False
+        failures: list[tuple[str, int, str]] = []
+        for message, tries in heads:
+            if self._outbox.halt.is_set() or not self.lanes.open(self._clock()):
+                break
+            taken |= self._try(message, tries + 1, failures)
+        if failures:
+            self._outbox.writer.call(lambda: self._outbox.store.outbox_failed(failures)).result()
+        self._count()
+        return taken
+
+    def _try(self, message: Outbound, tries: int, failures: list[tuple[str, int, str]]) -> bool:
+        name = self.notifier_name
+        try:
+            self._notifier.deliver(message)
+        except Refused as error:
+            failures.append((message.id, tries, str(error)))
+            self._done(message, "receiver_refused")
+            print(f"greylag: {name} refused {message.id}: {error}", file=sys.stderr, flush=True)
+            return True
+        except Exception as error:  # a receiver's nonsense must not end the delivering
+            words = str(error) if isinstance(error, GreylagError) else type(error).__name__
+            failures.append((message.id, tries, words))
+            after = float(getattr(error, "retry_after_seconds", 0.0))
+            gone = self.lanes.failed(message.incident, message.id, tries, self._clock(), after)
+            self._outbox.telemetry.add("greylag_notifications_total", notifier=name, result="failed")
+            print(f"greylag: {name} did not take {message.id} ({words}), try {tries}", file=sys.stderr, flush=True)
+            if gone:
+                self._done(message, "gave_up")
+            return gone
+        self.lanes.taken(message.incident)
+        self._done(message, "delivered")
+        return True
+
+    def _done(self, message: Outbound, result: str) -> None:
+        self._outbox.writer.outbox_done(message.id, result).result()
+        self._waits.pop(message.id, None)
+        self._outbox.telemetry.add("greylag_notifications_total", notifier=self.notifier_name, result=result)
+
+    def _count(self) -> None:
+        waiting, dead = self._outbox.store.outbox_counts().get(self.notifier_name, (0, 0))
+        self._outbox.telemetry.set("greylag_outbox_pending", waiting, notifier=self.notifier_name)
+        self._outbox.telemetry.set("greylag_outbox_dead", dead, notifier=self.notifier_name)
+
+    # --- what stands --------------------------------------------------------------------------------------------------
+    def stand(self, now: float) -> None:
+        """Posts what fires again, where it is time."""
+        route = self._outbox.standing_routes.get(self.notifier_name)
+        if route is None or now < self._resend_at:
+            return
+        notifier = cast(StandingNotifier, self._notifier)
+        at, incidents = self._outbox.standing_of(self.notifier_name)
+        body = route.plugin.render(Notice("standing", at, "", incidents), route.links) if incidents else None
+        try:
+            notifier.stand(body, self._outbox.well())
+        except Exception as error:
+            self._stand_tries += 1
+            self._resend_at = now + min(notifier.resend_seconds, pause_seconds(self._stand_tries + 2, self._seed, "stand"))
+            words = str(error) if isinstance(error, GreylagError) else type(error).__name__
+            self._outbox.telemetry.add("greylag_notifications_total", notifier=self.notifier_name, result="failed")
+            print(f"greylag: {self.notifier_name} did not take what fires ({words})", file=sys.stderr, flush=True)
+            return
+        self._stand_tries, self._resend_at = 0, now + notifier.resend_seconds
+
+
+class OutboxThread:
+    """The couriers of all notifiers. routes: of the same names. seed: of the jitter. well: Greylag itself is well, for the alert
+    that always fires."""
+
+    def __init__(self, store: DuckStore, writer: StoreWriter, notifiers: Mapping[str, Notifier], telemetry: Telemetry,
+                 routes: Sequence[NotifyRoute] = (), seed: int = 0, well: Callable[[], bool] = lambda: False) -> None:
+        self.store, self.writer, self.telemetry, self.well = store, writer, telemetry, well
+        self.halt = threading.Event()
+        self.standing_routes = {route.name: route for route in routes if route.plugin.standing}
+        self._standing: dict[str, tuple[Incident, ...]] = {}
+        self._standing_at = 0
+        self._lock = threading.Lock()
+        self._couriers = [Courier(name, notifier, self, seed) for name, notifier in notifiers.items()]
+
+    def start(self) -> None:
+        """Starts delivering. What is for notifiers that are configured no more becomes dead letters, and is seen as such."""
+        names = {one.notifier_name for one in self._couriers}
+        for name, (waiting, _) in self.store.outbox_counts().items():
+            if name not in names and waiting:
+                for message in self.store.outbox_pending(name, waiting):
+                    self.writer.outbox_done(message.id, "no_notifier").result()
+        for name, (_, dead) in self.store.outbox_counts().items():
+            self.telemetry.set("greylag_outbox_dead", dead, notifier=name)
+        for one in self._couriers:
+            one.start()
+
+    def is_alive(self) -> bool:
+        """True while any courier runs."""
+        return any(one.is_alive() for one in self._couriers)
 
     def wake(self) -> None:
         """There may be something new."""
-        self._wake.set()
+        for one in self._couriers:
+            one.wake.set()
 
     def stop(self) -> None:
-        """Ends the thread; what is not delivered stays in the store."""
-        self._halt.set()
-        self._wake.set()
-        if self.is_alive():
-            self.join(10)
+        """Ends the threads; what is not delivered stays in the store."""
+        self.halt.set()
+        self.wake()
+        for one in self._couriers:
+            if one.is_alive():
+                one.join(10)
 
-    def run(self) -> None:
-        while not self._halt.is_set():
-            for name, notifier in self._notifiers.items():
-                if monotonic_seconds() >= self._not_before[name]:
-                    self._deliver(name, notifier)
-            self._wake.wait(FIRST_PAUSE_SECONDS)
-            self._wake.clear()
+    def stands(self, at: int, standing: Mapping[str, tuple[Incident, ...]]) -> None:
+        """What fires since tick `at`, by notifier; to be called once the tick is committed."""
+        with self._lock:
+            self._standing, self._standing_at = dict(standing), at
 
-    def _deliver(self, name: str, notifier: Notifier) -> None:
-        pending = self._store.outbox_pending(name)
-        self._telemetry.set("greylag_outbox_pending", len(pending), notifier=name)
-        for message in pending:
-            if self._halt.is_set():
-                return
-            try:
-                notifier.deliver(message)
-                result = "delivered"
-            except Refused as error:
-                result = "refused"
-                print(f"greylag: {name} refused {message.id}: {error}", file=sys.stderr, flush=True)
-            except GreylagError as error:
-                self._pause[name] = min(max(self._pause[name] * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-                self._not_before[name] = monotonic_seconds() + self._pause[name]
-                self._telemetry.add("greylag_notifications_total", notifier=name, result="failed")
-                print(f"greylag: {name} did not take {message.id} ({error}); next try in {self._pause[name]:g} s",
-                      file=sys.stderr, flush=True)
-                return
-            self._pause[name] = 0.0
-            self._writer.outbox_done(message.id, result).result()
-            self._telemetry.add("greylag_notifications_total", notifier=name, result=result)
-        self._telemetry.set("greylag_outbox_pending", len(self._store.outbox_pending(name)), notifier=name)
+    def ended(self, incidents: Iterable[str]) -> None:
+        """These fire no longer; to be called before the tick that ends them is committed, lest their end be overtaken."""
+        gone = set(incidents)
+        if gone:
+            with self._lock:
+                self._standing = {name: tuple(one for one in many if one.id not in gone) for name, many in self._standing.items()}
+
+    def standing_of(self, name: str) -> tuple[int, tuple[Incident, ...]]:
+        """The tick, and what the notifier has to keep firing since."""
+        with self._lock:
+            return self._standing_at, self._standing.get(name, ())
+
+    def lag_seconds(self, now: float) -> float:
+        """How long the oldest message of any notifier has been waiting."""
+        return max((one.lag_seconds(now) for one in self._couriers), default=0.0)
+
+    def resend(self, message_id: str) -> None:
+        """A dead letter is tried again. Raises KeyError, Refused."""
+        self.writer.call(lambda: self.store.outbox_resend(message_id)).result()
+        self.wake()

@@ -27,36 +27,43 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from app import past, wiring
+from app.access import Gate, internal_secret
 from app.brain import Brain
 from app.clocks import make_clock
 from app.crew import LOOK_SECONDS, Crew
 from app.disk_guard import LOOK_SECONDS as DISK_LOOK_SECONDS
 from app.disk_guard import DiskGuard, DiskWatch, free_ratio
 from app.gate import TickGate
+from app.heartbeat import Heartbeat, lags
 from app.house import OwnerHouse
 from app.lean import lean
 from app.odd import MODEL_FILE, OddParts
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
 from app.part_store import parts_of
+from app.silence_watch import SilenceWatch
 from app.slow_jobs import LOOK_SECONDS as SLOW_LOOK_SECONDS
 from app.slow_jobs import SlowDrift
 from app.warm import warm
 from app.workerfiles import OWNER_FILE, write_whole
+from core.access import Tokens
 from core.clock import Clock, monotonic_seconds, rfc3339
 from core.config import GreylagConfig, check_listen
 from core.errors import BadInput, GreylagError, Refused, SourceError
 from core.memory import give_back
+from core.targets import CLOSED_STATES
 from core.telemetry import Telemetry
-from core.types import Batch
+from core.types import Batch, Outcome
 from core.window import Window
 from core.wire import decode_batch
 from pipeline.api import create_api
 from pipeline.store.duck import DuckStore
 from pipeline.store.samples import retention_ms
 from pipeline.store.writer import StoreWriter
+from remediation.backends.webhook import WebhookDoor
 
 LARGEST_BATCH_BYTES = 256 * 1024 * 1024
+CALLBACKS_MS, MOST_CALLBACKS = 86_400_000, 10_000
 STORE_WAIT_SECONDS = 12.0  # an owner whose supervisor was killed needs a moment to let the store go
 
 
@@ -122,6 +129,7 @@ class Ticker(threading.Thread):
             owner.refresh_inventory()
             owner.brain.feed(owner.own.collectors(at, owner.crew.lags(at)))
             ticked = owner.brain.tick(at)
+            owner.outbox.ended(one.id for one in ticked.commit.incidents if one.state in CLOSED_STATES)
             owner.disk.committed(lambda: owner.writer.commit_tick(ticked.commit), self.halt.is_set, self._complain)
             owner.last_window = ticked.window
             owner.brain.carry_out(at, owner.hands.door)
@@ -130,6 +138,7 @@ class Ticker(threading.Thread):
             owner.writer.submit(owner.own.batch(at))
         owner.gate.done(at)
         owner.telemetry.set("greylag_tick_seconds", monotonic_seconds() - began)
+        owner.outbox.stands(at, ticked.standing)
         owner.outbox.wake()
         give_back()
         asyncio.run_coroutine_threadsafe(owner.clock.committed(at), owner.loop)
@@ -149,7 +158,8 @@ class Owner:
         self.links = wiring.links(config)
         self.read_inventory = wiring.inventory_reader(config)
         self.inventory = self.read_inventory()
-        self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes)
+        self.brain: Brain = wiring.brain(config, self.inventory, self.hands.engine, self.telemetry, routes,
+                                        self.labels_of)
         self.store = open_store(self.data_dir / "greylag.duckdb", config)
         self.writer = StoreWriter(self.store)
         self.brain.load(self.store.state, self.store.ledger(), parts_of(self.store), self.store.last_tick() or 0)
@@ -162,7 +172,11 @@ class Owner:
         self.disk = DiskWatch(guard, self.store, self.writer.call, self.telemetry, partial(free_ratio, self.data_dir))
         self.drift = SlowDrift(self.store, self.now_ms, lambda: self.inventory, self.telemetry)
         self.odd = OddParts(self.data_dir / MODEL_FILE, lambda: self.last_window, self.telemetry)
-        self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry)
+        self.heartbeat = Heartbeat(config.heartbeat, self.lags, self.telemetry, config.resolve)
+        self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry, routes, os.getpid(), self.heartbeat.well)
+        self.outbox.stands(self.store.last_tick() or 0, self.brain.herald.standing(self.brain.open_incidents()))
+        self.silence_watch = SilenceWatch(notifiers, self.brain.silences, self.telemetry, self.now_ms)
+        recall_callbacks(self.hands.door, self.store, self.store.last_tick())
         self.ticker = Ticker(self)
         self.last_window: Window | None = None
         self.own = OwnSeries(self.telemetry, self.store.epoch(WORKER))
@@ -176,6 +190,11 @@ class Owner:
     def now_ms(self) -> int:
         """Cluster time, by the clock that the owner has now."""
         return self.clock.now_ms()
+
+    def lags(self) -> Mapping[str, float | None]:
+        """How far ingest, detect and notify are behind now."""
+        now = self.clock.now_ms()
+        return lags(now, self.crew.lags(now), self.store.last_tick(), self.outbox.lag_seconds(monotonic_seconds()))
 
     def _warm(self) -> None:
         """Fills the ring with what the store has of the last half hour; an empty one fills from the next scrapes."""
@@ -203,11 +222,11 @@ class Owner:
             self.inventory = fresh
             self.brain.set_inventory(fresh)
 
-    def app(self) -> FastAPI:
-        """The API with the hand-over doors."""
+    def app(self) -> Gate:
+        """The API with the hand-over doors, behind the gate that knows tokens."""
         app = create_api(self.house)
         add_handover(app, self)
-        return app
+        return Gate(app, Tokens(self.config.tokens), internal_secret(self.data_dir), self.telemetry)
 
     def take(self, batch: Batch, result: str) -> None:
         """A batch that the store has dealt with: new data goes to the tick, repeats only confirm."""
@@ -228,18 +247,21 @@ class Owner:
 
     def serve(self) -> int:
         """Listens, ticks and delivers until told to stop."""
-        host, port = check_listen(self.config.file, self.config.listen)
+        host, port = check_listen(self.config.file, self.config.listen, tokens=bool(self.config.tokens))
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
         except OSError as error:
             raise Refused("address_in_use", f"cannot listen on {host}:{port} ({error.strerror})") from None
-        url = f"http://{host}:{listener.getsockname()[1]}"
+        own = "127.0.0.1" if host == "0.0.0.0" else host  # where this machine reaches it
+        url = f"http://{own}:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(self.app(), log_level="warning", access_log=False, lifespan="off"))
         asyncio.set_event_loop(self.loop)
         self.ticker.start()
         self.outbox.start()
+        self.heartbeat.start()
+        self.silence_watch.begin()
         write_whole(self.data_dir / OWNER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
         print(f"greylag: listening on {url}", file=sys.stderr, flush=True)
         try:
@@ -291,9 +313,23 @@ class Owner:
         """Ends the threads in the order in which they need each other, and closes the store."""
         self.ticker.halt.set()
         self.ticker.join(10)
+        self.heartbeat.stop()
+        self.silence_watch.stop()
         self.outbox.stop()
         self.writer.close()
         self.store.close()
+
+
+def recall_callbacks(door: object, store: DuckStore, last_tick: int | None) -> None:
+    """Gives a webhook backend the call-backs of the last day, which the store kept: none is taken twice, none is forgotten."""
+    if not isinstance(door, WebhookDoor) or last_tick is None:
+        return
+    for event in store.events(last_tick - CALLBACKS_MS, last_tick + CALLBACKS_MS, ("action",), MOST_CALLBACKS, None):
+        if event.fields.get("message_id"):
+            outcome = Outcome(str(event.fields["action_id"]), str(event.fields["state"]), str(event.fields["reason"]),
+                              float(str(event.fields.get("took_seconds") or 0.0)), event.at)
+            with contextlib.suppress(Refused):
+                door.recall(str(event.fields["message_id"]), outcome)
 
 
 def add_handover(app: FastAPI, owner: Owner) -> None:

@@ -13,10 +13,10 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from app import wiring
-from app.brain import Brain
+from app.brain import Brain, Ticked
 from app.stored import StoreFrames, Together, open_stored, split_stores
 from app.story import Teller
 from collectors.log_rules import read_rules
@@ -36,6 +36,18 @@ from remediation.policy import read_policy
 
 Say = Callable[[str], None]
 BATCHES_PER_COMMIT = 40
+
+
+class Watch(Protocol):
+    """Somebody who follows a replay tick by tick."""
+
+    def begin(self, brain: Brain, inventory: Inventory) -> None:
+        """Before the first tick."""
+        ...
+
+    def tick(self, at: int, brain: Brain, ticked: Ticked) -> None:
+        """Tick `at` (ms) was judged."""
+        ...
 
 
 class RecordedWorld:
@@ -102,7 +114,7 @@ def make_brain(inventory: Inventory, policy: str | None, detectors: Mapping[str,
 
 
 def run_lockstep(source: FrameSource, brain: Brain, world: RecordedWorld, span: tuple[int, int], say: Say,
-                 store: DuckStore | None = None, progress: Say | None = None) -> Tally:
+                 store: DuckStore | None = None, progress: Say | None = None, watch: Watch | None = None) -> Tally:
     """Ticks from span[0] to span[1] (ms, both multiples of 15 s, both judged)."""
     tally = Tally()
     pending: list[Any] = []
@@ -114,6 +126,8 @@ def run_lockstep(source: FrameSource, brain: Brain, world: RecordedWorld, span: 
                 pending.append(batch)
         ticked = brain.tick(at)
         commit = ticked.commit
+        if watch is not None:
+            watch.tick(at, brain, ticked)
         if store is not None and ticked.events:
             pending.append(Batch("changes", 1, at // TICK_MS, at, (), (), ticked.events))
         for record in commit.records:
@@ -166,21 +180,23 @@ def _kept_store(folder: str | None, inventory: Path | None) -> DuckStore | None:
     return DuckStore(path)
 
 
-def replay(options: ReplayOptions, say: Say, progress: Say | None = None) -> dict[str, Any]:
-    """Replays and gives the summary. `say` gets each line of the output, the summary included. Raises BadInput."""
+def replay(options: ReplayOptions, say: Say, progress: Say | None = None, watch: Watch | None = None) -> dict[str, Any]:
+    """Replays and gives the summary. `say` gets each line of the output, the summary included. watch: follows it. Raises BadInput."""
     with contextlib.ExitStack() as held:
         recording, stored = _inputs(options, held)
         brain, world = make_brain(recording.inventory, options.policy, options.detectors)
         store = _kept_store(options.keep, recording.inventory_path)
         if store is not None:
             held.callback(store.close)
+        if watch is not None:
+            watch.begin(brain, recording.inventory)
         tally = Tally()
         ends = [(recording.first_at, recording.last_at), *((one.first_at, one.last_at) for one in stored)]
         first = min((at for at, _ in ends if at is not None), default=None)
         last = max((at for _, at in ends if at is not None), default=None)
         if first is not None and last is not None:
             span = (tick_at_or_after(first), tick_at_or_after(last))
-            tally = run_lockstep(Together([recording, *stored]), brain, world, span, say, store, progress)
+            tally = run_lockstep(Together([recording, *stored]), brain, world, span, say, store, progress, watch)
         samples = recording.counts.samples + sum(one.samples for one in stored)
         events = recording.counts.events + sum(one.events for one in stored)
     summary = {

@@ -1,17 +1,20 @@
-"""`greylag run`, `check`, `policy lint` and `store stats`."""
+"""`greylag run`, `check` and `store stats`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from app import supervise
 from core.config import GreylagConfig, read_config
-from core.errors import BadInput, ConfigError
-from core.plugins import load_plugins
+from core.errors import BadInput, ConfigError, Unavailable
+from core.signing import read_secret
+from core.yamlfile import Node
 
 ROLES = ("all", "owner", "collector")
+SECRETS = ("secret_file", "url_file", "token_file", "routing_key_file")
 WORKER_NAME = re.compile(r"collector-(0|[1-9][0-9]{0,2})")
 
 
@@ -51,6 +54,7 @@ def check_config(path: Path) -> list[str]:
         if log.rules is not None:
             read_rules(config.resolve(log.rules))
     plugins, _ = wiring.detectors(config.detectors, config.file)
+    check_secrets(config)
     routes, _ = wiring.notifiers(config)
     hands = wiring.hands(config)
     for key in ("raw", "rollup_1m", "rollup_1h"):
@@ -64,14 +68,18 @@ def check_config(path: Path) -> list[str]:
     return lines
 
 
-def lint_policy(path: Path, backend: str) -> list[str]:
-    """The problems of a policy with a backend. Raises ConfigError where it does not parse."""
-    from remediation.policy import lint, read_policy
-
-    backends = load_plugins("remediation.backends")
-    if backend not in backends:
-        raise ConfigError("--backend", "", backend, f"allowed are: {', '.join(backends)}")
-    return lint(read_policy(path), frozenset(backends[backend].kinds))
+def check_secrets(config: GreylagConfig) -> None:
+    """Raises ConfigError for a secret's file that cannot be used: at the start, not at the first page at night."""
+    entries = [(f"notify[{i}]", entry) for i, entry in enumerate(config.notify)] + [("backend", config.backend)]
+    entries.append(("heartbeat", {"url_file": config.heartbeat.url_file}))
+    for path, entry in entries:
+        for key in SECRETS if isinstance(entry, Mapping) else ():
+            if isinstance(entry.get(key), str):
+                try:
+                    read_secret(str(config.resolve(entry[key])))
+                except Unavailable as error:
+                    where = entry.where(key) if isinstance(entry, Node) else config.file
+                    raise ConfigError(where, f"{path}.{key}", entry[key], f"a readable file is needed: {error}") from None
 
 
 def stats(path: Path) -> dict[str, Any]:

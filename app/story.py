@@ -92,14 +92,15 @@ def incident_lines(record: Mapping[str, Any]) -> list[str]:
 def action_lines(record: Mapping[str, Any]) -> list[str]:
     """An action's decision or outcome."""
     action, outcome = record["action"], record["outcome"]
-    args = ", ".join(f"{k} {v}" for k, v in action["args"].items())
+    args = ", ".join(f"{k} {v}" for k, v in action["args"].items() if v is not None)
     text = f"{action['kind']} {part(action['target'])}" + (f" ({args})" if args else "")
     if outcome["state"] == "PENDING":
         return [f"  → {text}: {because(action['reason'])}"]
     took = f" after {outcome['took_seconds']:.0f} s" if outcome["took_seconds"] else ""
     mark = {"DONE": "✓", "SIMULATED": "✓", "RUNNING": "·"}.get(outcome["state"], "✗")
     why = "" if outcome["reason"] in ("", "done") else f": {because(outcome['reason'])}"
-    return [f"  {mark} {text}: {outcome['state']}{took}{why}"]
+    detail = f": {outcome['detail']}" if outcome.get("detail") else ""
+    return [f"  {mark} {text}: {outcome['state']}{took}{why}{detail}"]
 
 
 def case_lines(case: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ from fleet.operations import Operations
 from fleet.state import inventory as fleet_inventory
 from fleet.world import World
 from remediation.engine import Engine
-from remediation.policy import read_policy
+from remediation.policy import Policy, read_policy
 
 COLLECTOR = "virtual"
 
@@ -100,7 +100,7 @@ class VirtualSite:
     """A fleet and a Greylag that watches it. `run_until` goes on tick by tick and keeps the story.
 
     frames: see `FleetSource`. options: of `build_world` (telemetry among them). built: a world and its operations in place of
-    those that would be built (of a scenario: `fleet.build.build_scenario`).
+    those that would be built (of a scenario: `fleet.build.build_scenario`). policy: in place of the demo's.
     """
 
     nodes: int = 16
@@ -110,6 +110,7 @@ class VirtualSite:
     frames: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     built: tuple[World, Operations] | None = None
+    policy: Policy | None = None
 
     def __post_init__(self) -> None:
         self._shown: dict[str, Any] = {}
@@ -121,7 +122,7 @@ class VirtualSite:
         if self.act:
             from core.targets import ACTION_KINDS
 
-            engine = Engine(read_policy(policy_path()), frozenset(ACTION_KINDS), self.door)
+            engine = Engine(self.policy or read_policy(policy_path()), frozenset(ACTION_KINDS), self.door)
         self.brain = Brain(plugins, params, self.inventory(), engine, Telemetry())
         self.source = FleetSource(self.world, self.frames)
         self.commits: list[TickCommit] = []

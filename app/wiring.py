@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from app.brain import Brain, NotifyRoute
+from app.brain import Brain
 from core.config import GreylagConfig
 from core.errors import ConfigError, nearest
 from core.inventory import Inventory, inventory_from, read_inventory
@@ -25,6 +25,7 @@ from core.protocols import (
 )
 from core.telemetry import Telemetry
 from core.yamlfile import Node, build
+from pipeline.herald import NotifyRoute, RouteRules
 from remediation.engine import Engine
 from remediation.policy import Policy, read_policy
 
@@ -86,7 +87,7 @@ def hands(config: GreylagConfig, labels_of: Callable[[str], Mapping[str, str]] |
     """
     backends: dict[str, BackendPlugin] = load_plugins("remediation.backends")
     plugin, params = plugin_entry(backends, config.backend, config.file, "backend")
-    door, view = plugin.build(params)
+    door, view = plugin.build(placed(params, config))
     path = config.resolve(config.policy) if config.policy else default_policy()
     policy = read_policy(path)
     if plugin.name == "observe":
@@ -109,16 +110,30 @@ def scrape_jobs(config: GreylagConfig) -> dict[str, Mapping[str, Any]]:
 
 
 def notifiers(config: GreylagConfig) -> tuple[list[NotifyRoute], dict[str, Notifier]]:
-    """The configured notifiers by outbox name, with the links that their messages carry."""
+    """The configured notifiers by outbox name, with what each takes and the links that its messages carry."""
     plugins: dict[str, NotifierPlugin] = load_plugins("pipeline.notify")
-    told = links(config)
-    routes, doors = [], {}
+    told, common = links(config), {"match", "storm", "pages_per_week", "id"}
+    routes: list[NotifyRoute] = []
+    doors: dict[str, Notifier] = {}
     for i, entry in enumerate(config.notify):
-        plugin, params = plugin_entry(plugins, entry, config.file, f"notify[{i}]")
-        name = f"{plugin.name}/{i}"
-        routes.append(NotifyRoute(name, plugin, told))
-        doors[name] = plugin.build(params)
+        shared = {key: value for key, value in entry.items() if key in common} if isinstance(entry, Mapping) else {}
+        own = {key: value for key, value in entry.items() if key not in common} if isinstance(entry, Mapping) else entry
+        held = isinstance(entry, Node)
+        plugin, params = plugin_entry(plugins, entry.holding(own) if held else own, config.file, f"notify[{i}]")
+        rules = build(RouteRules, entry.holding(shared) if held else shared, config.file, f"notify[{i}]")
+        name = rules.id or f"{plugin.name}/{i}"
+        if name in doors:
+            raise ConfigError(entry.where("id") if held else config.file, f"notify[{i}].id", name, "another notifier has this id")
+        routes.append(NotifyRoute(name, plugin, told, rules))
+        doors[name] = plugin.build(placed(params, config))
     return routes, doors
+
+
+def placed(params: Any, config: GreylagConfig) -> Any:
+    """The parameters with each relative `*_file` made relative to the configuration file, as all its paths are."""
+    files = {f.name: str(config.resolve(value)) for f in fields(params)
+             if f.name.endswith("_file") and isinstance(value := getattr(params, f.name), str)}
+    return replace(params, **files) if files else params
 
 
 class FleetInventory:
@@ -140,17 +155,25 @@ class FleetInventory:
 
 
 def inventory_reader(config: GreylagConfig) -> Callable[[], Inventory]:
-    """A function that gives the inventory as it is now: from the file, the fleet's door, or none."""
+    """A function that gives the inventory as it is now: from the file, the fleet's door, Slurm, Kubernetes, or none."""
     if config.inventory.file:
         path = config.resolve(config.inventory.file)
         return lambda: read_inventory(path)
     if config.inventory.fleet:
         return FleetInventory(config.inventory.fleet)
+    if config.inventory.slurm:
+        from app.slurm_inventory import slurm_inventory
+
+        return slurm_inventory(config)
+    if config.inventory.kubernetes is not None:
+        from app.kubernetes_inventory import kubernetes_inventory
+
+        return kubernetes_inventory(config.inventory.kubernetes, config)
     return Inventory
 
 
 def brain(config: GreylagConfig, inventory: Inventory, engine: Engine | None, telemetry: Telemetry,
-          routes: list[NotifyRoute]) -> Brain:
+          routes: list[NotifyRoute], labels_of: Callable[[str], Mapping[str, str]] | None = None) -> Brain:
     """The brain with all detectors."""
     plugins, params = detectors(config.detectors, config.file)
-    return Brain(plugins, params, inventory, engine, telemetry, routes)
+    return Brain(plugins, params, inventory, engine, telemetry, routes, labels_of)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 OWNER_FILE = "owner.json"  # where the owner listens
+INTERNAL_FILE = "internal.secret"  # what the owner asks of its collectors, for this machine's user only
 WANTED_FILE, RUNNING_FILE = "workers-wanted.json", "workers-running.json"
 
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from core.errors import Refused, Unavailable
+from core.signing import read_secret
 from core.telemetry import METRICS, Key, Telemetry
 from core.types import Batch, Event, Layout, Scrape
 from core.wire import encode_batch
@@ -88,12 +91,14 @@ class Increments:
 class Handover:
     """The way to one owner. `put` never waits; `run` delivers until it is cancelled; `drained` waits for the end of it.
 
-    newer_leases: called with the generation of the owner's leases that came with an answer.
+    newer_leases: called with the generation of the owner's leases that came with an answer. secret_file: holds what the owner
+    asks of its collectors where it asks for tokens; read again when the owner does not take it.
     """
 
     def __init__(self, owner_url: str, worker: str, telemetry: Telemetry | None = None,
-                 client: httpx.AsyncClient | None = None) -> None:
+                 client: httpx.AsyncClient | None = None, secret_file: Path | None = None) -> None:
         self._owner, self._worker = owner_url.rstrip("/"), worker
+        self._secret_file, self._secret = secret_file, ""
         self._telemetry = telemetry or Telemetry()
         self._increments = Increments(self._telemetry)
         self.newer_leases: Callable[[int], None] | None = None
@@ -245,10 +250,17 @@ class Handover:
 
     async def post(self, path: str, **what: Any) -> httpx.Response:
         """A POST to the owner, any status. Raises Unavailable where it does not answer."""
+        if self._secret_file is not None and not self._secret:
+            with suppress(Unavailable):  # an owner without tokens asks for none
+                self._secret = read_secret(str(self._secret_file))
+        headers = {**what.pop("headers", {}), **({"Authorization": f"Bearer {self._secret}"} if self._secret else {})}
         try:
-            return await self._client.post(self._owner + path, **what)
+            answer = await self._client.post(self._owner + path, headers=headers, **what)
         except (httpx.HTTPError, OSError) as error:
             raise Unavailable(f"the owner did not answer ({error})") from None
+        if answer.status_code == 401:
+            self._secret = ""
+        return answer
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:

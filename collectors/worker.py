@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from collectors.collector import Collector
@@ -32,13 +33,13 @@ RETRY_SECONDS = 0.25
 
 
 async def run_worker(config: GreylagConfig, clock: Clock, owner_url: str, worker: str, stop: asyncio.Event,
-                     telemetry: Telemetry | None = None) -> None:
-    """Collects until `stop` is set. Raises ConfigError where the scrape configuration is wrong."""
+                     telemetry: Telemetry | None = None, secret_file: Path | None = None) -> None:
+    """Collects until `stop` is set. secret_file: what the owner asks of its collectors. Raises ConfigError where the scrape configuration is wrong."""
     telemetry = telemetry or Telemetry()
     names = Resolver(Helpers())
     fetch = HttpFetch(names.addresses, WatchedFiles(names.helpers))
     collector = Collector(config, fetch, worker, telemetry)
-    handover = Handover(owner_url, worker, telemetry)
+    handover = Handover(owner_url, worker, telemetry, secret_file=secret_file)
     holder = LeaseHolder(worker, handover, collector)
     handover.newer_leases = holder.newer
     receiver = push_receiver(config, collector, clock)

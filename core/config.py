@@ -13,10 +13,13 @@ from core.yamlfile import build, read_yaml, require
 
 @dataclass(frozen=True, slots=True)
 class InventoryConfig:
-    """Where the inventory comes from: a file, or the control API of the bundled fleet."""
+    """Where the inventory comes from: a file, the control API of the bundled fleet, a Kubernetes cluster or Slurm (their keys
+    are read by the inventory's own reader)."""
 
     file: str | None = None
     fleet: str | None = None
+    kubernetes: Mapping[str, Any] | None = None
+    slurm: Any = None  # true, or a mapping that its own reader reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,41 @@ class BudgetsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenConfig:
+    """Who may ask. role: viewer (reads), operator (reads, approves, silences, freezes), or sender (hands in alerts, changes and
+    pushes, and reads nothing). sha256: of the token, 64 hex digits; the token itself stands nowhere here."""
+
+    name: str
+    role: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class LagLimits:
+    """How far behind each part may be before the heartbeat stops, in seconds: ingest and detect of cluster time (eight ticks), notify
+    of wall time since the oldest message waits."""
+
+    ingest_seconds: float = 120.0
+    detect_seconds: float = 120.0
+    notify_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatConfig:
+    """url, or url_file where the address is a secret: asked at each interval while ingest, detect and notify keep their limits."""
+
+    url: str | None = None
+    url_file: str | None = None
+    interval_seconds: float = 60.0
+    limits: LagLimits = LagLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class GreylagConfig:
     """All of `greylag.yaml`. Relative paths are relative to the file.
 
+    tokens: who may ask; required to listen on anything but loopback, asked for everywhere once there is one.
+    heartbeat: a sign of life that stops when Greylag is behind.
     clock: URL of a fleet whose clock Greylag runs on; absent = the wall clock.
     push_listen: host:port at which collectors take pushes (remote write, OTLP, Loki); absent = none are taken.
     syslog_listen: host:port at which collectors take syslog (TCP and UDP); absent = none is taken.
@@ -128,6 +163,8 @@ class GreylagConfig:
     budgets: BudgetsConfig = BudgetsConfig()
     flush_seconds: float = 5.0
     clock: str | None = None
+    tokens: tuple[TokenConfig, ...] = ()
+    heartbeat: HeartbeatConfig = HeartbeatConfig()
     file: str = field(default="", init=False)
 
     def resolve(self, path: str) -> Path:
@@ -135,8 +172,9 @@ class GreylagConfig:
         return Path(self.file).parent / path if self.file else Path(path)
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+ROLES = ("viewer", "operator", "sender")
 LATER = {
-    "tokens": "tokens and roles",
     "rule_files": "rule files",
 }
 
@@ -151,9 +189,10 @@ def read_config(path: str | Path) -> GreylagConfig:
                 where = data.where(key) if hasattr(data, "where") else file
                 raise ConfigError(where, key, "a key of a later version", f"{what} are not built yet: remove it")
     config = build(GreylagConfig, data, file)
-    check_listen(file, config.listen)
+    _check_tokens(config, file)
+    check_listen(file, config.listen, tokens=bool(config.tokens))
     if config.push_listen is not None:
-        check_listen(file, config.push_listen, "push_listen")
+        check_listen(file, config.push_listen, "push_listen", bool(config.tokens))
     if config.syslog_listen is not None:
         check_listen(file, config.syslog_listen, "syslog_listen")
     _check_bounds(config, file)
@@ -189,10 +228,29 @@ def _check_bounds(config: GreylagConfig, file: str) -> None:
     require(0.1 <= config.flush_seconds <= 15, file, "flush_seconds", config.flush_seconds, "0.1 to 15 is allowed")
 
 
-def check_listen(where: str, listen: str, key: str = "listen") -> tuple[str, int]:
-    """Host and port of `host:port`; only loopback is allowed while tokens are not built. Raises ConfigError."""
+def _check_tokens(config: GreylagConfig, file: str) -> None:
+    names = set()
+    for i, one in enumerate(config.tokens):
+        key = f"tokens[{i}]"
+        require(bool(one.name.strip()) and len(one.name) <= 64 and one.name.isprintable(), file, f"{key}.name", one.name, "a name of 1 to 64 characters is needed")
+        require(one.name not in names, file, f"{key}.name", one.name, "another token has this name")
+        require(one.role in ROLES, file, f"{key}.role", one.role, f"allowed are: {', '.join(ROLES)}")
+        hexed = len(one.sha256) == 64 and all(c in "0123456789abcdef" for c in one.sha256.lower())
+        require(hexed, file, f"{key}.sha256", "text that is no SHA-256", "64 hex digits are needed, as `printf %s TOKEN | sha256sum` prints them")
+        names.add(one.name)
+    beat = config.heartbeat
+    require(beat.url is None or beat.url_file is None, file, "heartbeat", "url and url_file", "one of them is allowed")
+    require(beat.url is None or beat.url.startswith(("http://", "https://")), file, "heartbeat.url", beat.url, "an http:// or https:// address is needed")
+    require(1 <= beat.interval_seconds <= 86_400, file, "heartbeat.interval_seconds", beat.interval_seconds, "1 to 86400 is allowed")
+    for part in ("ingest", "detect", "notify"):
+        given = getattr(beat.limits, f"{part}_seconds")
+        require(given >= 30, file, f"heartbeat.limits.{part}_seconds", given, "at least 30 (two ticks) is needed")
+
+
+def check_listen(where: str, listen: str, key: str = "listen", tokens: bool = False) -> tuple[str, int]:
+    """Host and port of `host:port`; without tokens only loopback is allowed. Raises ConfigError."""
     host, _, port = listen.rpartition(":")
     require(port.isdigit() and int(port) < 65536 and bool(host), where, key, listen, "host:port is needed")
-    require(host in ("127.0.0.1", "localhost", "[::1]"), where, key, listen,
-            "only loopback is allowed: tokens are not built yet")
+    why = "only loopback is allowed: syslog knows no tokens" if key == "syslog_listen" else "only loopback is allowed without tokens"
+    require(tokens or host in LOOPBACK, where, key, listen, why)
     return host.strip("[]"), int(port)

@@ -36,5 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "undrain": ("by", "reason"),
     # What a worker leaves out to stay within its budgets. level 0 and no targets: nothing any more.
     "collector_shed": ("level", "reason", "targets", "shed"),
-    "action": ("action_id", "action", "state", "reason"),
+    "action": ("action_id", "action", "state", "reason", "took_seconds", "message_id"),
+    # An alert of others that was handed in. status: firing | resolved. fault: what it means here, null where nothing is known.
+    "alert": ("alertname", "status", "severity", "fault", "fingerprint", "summary", "by"),
 }

@@ -17,6 +17,8 @@ from core.types import (
     Incident,
     JobState,
     Layout,
+    Note,
+    Notice,
     Outbound,
     Outcome,
     PartPast,
@@ -160,6 +162,7 @@ class TickCommit:
     records: tuple[Record, ...] = ()
     state: Mapping[str, str] | None = None
     parts: tuple[PartPast, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class Store(Protocol):
@@ -218,14 +221,28 @@ class Notifier(Protocol):
     def deliver(self, message: Outbound) -> None: ...
 
 
+class StandingNotifier(Notifier, Protocol):
+    """One whose receiver forgets: what fires is said to it again and again. resend_seconds: wall time between two times."""
+
+    resend_seconds: float
+
+    def stand(self, body: str | None, watchdog: bool) -> None:
+        """Says what fires now. body: as rendered, None = nothing fires. watchdog: Greylag itself is well. Raises as `deliver`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NotifierPlugin:
-    """render: the body for an incident (None = says nothing of it). build: from the `notify[]` entry's own keys."""
+    """render: the body for a notice (None = says nothing of it). build: from the `notify[]` entry's own keys.
+
+    standing: what it builds is a StandingNotifier; of a storm it is told the members that changed, at each tick.
+    """
 
     name: str
     params: type
     build: Callable[[Any], Notifier]
-    render: Callable[[Sequence[Incident], int, Mapping[str, str]], str | None]
+    render: Callable[[Notice, Mapping[str, str]], str | None]
+    standing: bool = False
 
 
 # --- remediation ------------------------------------------------------------------------------------------------------
@@ -285,11 +302,15 @@ class Facts(Protocol):
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A job's newest complete checkpoint: when it was saved (ms), its step, and the interval that its saves keep, in
-    seconds; None = not known."""
+    seconds and in steps; progress_at: when the job last finished a step (ms); steps_since: how many it made since the save.
+    None = not known."""
 
     saved_at: int | None = None
     step: float | None = None
     interval_seconds: float | None = None
+    progress_at: int | None = None
+    interval_steps: float | None = None
+    steps_since: float | None = None
 
 
 class JobFacts(Protocol):
@@ -304,8 +325,25 @@ class JobFacts(Protocol):
         ...
 
     def nonfinite_since(self, job: str) -> int | None:
-        """When the loss or gradient norm was first NaN or Inf (ms) in the trouble that goes on now; None = it is not."""
+        """Since when (ms) the loss may have been NaN or Inf in the trouble that goes on now: what was saved after it is not
+        trusted. None = it is finite, or not known."""
         ...
+
+    def ranks(self, job: str, start: int, end: int) -> int | None:
+        """How many ranks said anything of themselves between the two times (ms); None where none ever did."""
+        ...
+
+
+class GpuFacts(Protocol):
+    """What remediation may know of a GPU's work."""
+
+    def gpu_in_use(self, gpu: Target) -> bool | None:
+        """Whether the GPU computes now; None where nothing fresh says so."""
+        ...
+
+
+class WorkFacts(Facts, JobFacts, GpuFacts, Protocol):
+    """All of them, from one window: what the engine is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,10 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step of one attempt on one incident. id = incident/attempt/step, the idempotency key."""
+    """One step of one attempt on one incident. id = incident/attempt/step, the idempotency key.
+
+    fault: of the incident, for what people read in the world that is acted on (the reason of a drain); None = it is not told.
+    """
 
     id: str
     kind: str
@@ -294,6 +297,7 @@ class Action:
     at: int
     reason: str
     actor: str = "greylag"
+    fault: str | None = None
 
     @staticmethod
     def make_id(incident: str, attempt: int, step: int) -> str:
@@ -302,13 +306,31 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an action. state: DONE | FAILED | REFUSED | RUNNING | SIMULATED (or PENDING in the ledger)."""
+    """What became of an action. state: DONE | FAILED | REFUSED | RUNNING | SIMULATED (or PENDING in the ledger).
+
+    detail: what the world said besides (which test failed, on what), in at most 300 characters; None = nothing.
+    """
 
     action_id: str
     state: str
     reason: str
     took_seconds: float = 0.0
     at: int = 0
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A word of the ledger that is no action. event: why (what an attempt rests on, with its first action), proof (what was
+    found out about it), or a person's word (freeze, resume, approve, reject). attempt: 0 where it is about none.
+    body: a JSON object. actor: who."""
+
+    at: int
+    incident: str
+    attempt: int
+    event: str
+    body: str
+    actor: str = "greylag"
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +432,27 @@ class Outbound:
     incident: str
     at: int
     body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a message is about, before a notifier gives it its form.
+
+    event: opened, reopened, proposed, escalated, acknowledged, notify, resolved or merged for one incident; storm, storm_updated
+    or storm_ended for many that opened at once; standing for all that a notifier has to keep firing. key: the incident's id, or
+    the storm's: what receivers tell repeats by. incidents: with the class under which they are told; of a storm those that are
+    open, and those that ended at this tick. note: what else is to be said (a used-up budget). actor: who, where a person did it.
+    total, still_open: members of a storm, ever and now.
+    """
+
+    event: str
+    at: int
+    key: str
+    incidents: tuple[Incident, ...]
+    note: str = ""
+    actor: str | None = None
+    total: int = 1
+    still_open: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ AGAIN_STEPS = 2  # a run that starts again goes back by more; readings of ranks 
 STARTS = ("start", "restart", "init")
 
 
+Found = tuple[str, int, tuple[Evidence, ...]]
+
+
 @dataclass(frozen=True)
 class Params:
     """Sources: the usual rule of twice the interval (HyperPod's recurring-line rule of rules.md §3g, with a learned
@@ -35,7 +38,8 @@ class Params:
     saves: how many are needed to learn from; newest: so many of the last ones are. slack_ticks: for scrapes. failures:
     saves in a row that were told to have failed; unfinished: saves that began after the last good one and never finished,
     while the training went on. slow_times: a save that takes so many times its usual time, slow_longest: and so many times
-    the longest, slow_seconds: and so many seconds more, slow_saves: so many times in a row. moving_seconds, moving_steps:
+    the longest, slow_seconds: and so many seconds more, slow_saves: so many times in a row; where only saves_few are known from
+    before, slow_times_few times. moving_seconds, moving_steps:
     a job that has made no step for so long, and for so many of its steps, is not judged.
     """
 
@@ -50,6 +54,8 @@ class Params:
     slow_longest: float = 2.0
     slow_seconds: float = 60.0
     slow_saves: int = 2
+    slow_times_few: float = 8.0
+    saves_few: int = 2
     moving_seconds: float = 120.0
     moving_steps: float = 5.0
 
@@ -96,17 +102,23 @@ def _judge_job(window: Window, job: JobState, events: list[Event], p: Params) ->
     if "rank.step" not in window.blocks or not window.block("rank.step").fresh()[columns].any():
         return None
     steps = _front(window, "rank.step", columns)
-    if not _moves(window, steps, p):
-        return None
-    now = float(steps[~np.isnan(steps)][-1])
-    seen = _saves(window, columns, steps, events)
     target = Target("job", job=job.id)
-    for found in (_failing(seen, now, p), _stale(window, seen, now, p), _slow(seen, p)):
+    seen = _saves(window, columns, steps, events)
+    if not _moves(window, steps, p):
+        # It does nothing else while it saves: how long the save takes can be told all the same.
+        slow = _slow(window, seen, p) if job.phase == "checkpoint" else None
+        return None if slow is None else _faulty(target, slow)
+    now = float(steps[~np.isnan(steps)][-1])
+    for found in (_failing(seen, now, p), _stale(window, seen, now, p), _slow(window, seen, p)):
         if found is not None:
-            reason, onset, evidence = found
-            return Verdict(target, FAULT, "faulty", 0.3, evidence, reason, onset_at=onset)
+            return _faulty(target, found)
     learned = len(seen.good) >= p.saves
     return Verdict(target, FAULT, "clear", reason="clear") if learned and not seen.failed else None
+
+
+def _faulty(target: Target, found: Found) -> Verdict:
+    reason, onset, evidence = found
+    return Verdict(target, FAULT, "faulty", 0.3, evidence, reason, onset_at=onset)
 
 
 def _front(window: Window, signal: str, columns: Ints) -> Floats:
@@ -184,9 +196,6 @@ def _shown(window: Window, columns: Ints, since: int) -> list[Save]:
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
-Found = tuple[str, int, tuple[Evidence, ...]]
-
-
 def _failing(seen: Saving, now: float, p: Params) -> Found | None:
     """Saves were told to have failed, or began and were never finished although the training went on."""
     if len(seen.failed) >= p.failures:
@@ -236,20 +245,24 @@ def _stale(window: Window, seen: Saving, now: float, p: Params) -> Found | None:
     return "stale", int(last.at + usual), evidence
 
 
-def _slow(seen: Saving, p: Params) -> Found | None:
-    """The last saves took many times as long as those before."""
+def _slow(window: Window, seen: Saving, p: Params) -> Found | None:
+    """The last saves took many times as long as those before; the newest may still go on."""
     took = [s for s in seen.good if not math.isnan(s.seconds)]
-    if len(took) < p.saves + p.slow_saves:
-        return None
-    newest, before = took[-p.slow_saves:], [s.seconds for s in took[:-p.slow_saves]][-p.newest:]
-    # Those that are slow already are no measure of what is usual.
-    usual = float(np.median(before))
-    calm = [s for s in before if s <= p.slow_times * usual]
-    limit = max(p.slow_times * usual, p.slow_longest * max(calm), usual + p.slow_seconds)
-    if any(s.seconds <= limit for s in newest):
-        return None
-    slowest = Evidence("checkpoint", "s", newest[-1].seconds, usual, f"how long it took before, median of {len(before)} saves")
-    return "saves_slow", int(newest[0].at - 1000.0 * newest[0].seconds), (slowest,)
+    going = [Save(window.end, _step_of(e), (window.end - e.at) / 1000.0) for e in seen.begun[-1:]]
+    for saves in ([*took, *going], took):
+        newest, before = saves[-p.slow_saves:], [s.seconds for s in saves[:-p.slow_saves]][-p.newest:]
+        if len(before) < p.saves_few:
+            continue
+        usual = float(np.median(before))
+        times = p.slow_times if len(before) >= p.saves else p.slow_times_few
+        # Those that are slow already are no measure of what is usual.
+        calm = [s for s in before if s <= times * usual]
+        limit = max(times * usual, p.slow_longest * max(calm), usual + p.slow_seconds)
+        if all(s.seconds > limit for s in newest):
+            slowest = Evidence("checkpoint", "s", newest[-1].seconds, usual,
+                               f"how long it took before, median of {len(before)} saves")
+            return "saves_slow", int(newest[0].at - 1000.0 * newest[0].seconds), (slowest,)
+    return None
 
 
 PLUGIN = DetectorPlugin(

@@ -159,7 +159,11 @@ def _decide(window: Window, view: _View, loss: Floats, p: Params) -> _Word:
     explained = (view.heat | view.at_limit | view.chosen | by_setting)[columns]
     draws_less = stats.below(view.power[columns], p.less_power * past_power)
     never_faster = stats.above(loss[columns], p.always) & view.told[columns] & ~np.isnan(view.power[columns])
-    faulty = ~explained & few & np.where(fell, view.told[columns] | draws_less, never_faster)
+    # Where no page shows limit or reasons, what stands tells whether a limit holds the clock: power, or the clock itself.
+    slow_rows = stats.below(window.values("gpu.sm_clock_hertz")[:, columns], (1.0 - p.loss / 2) * view.peers.middle[columns])
+    known, capped = gpus.held_power(window, columns, slow_rows & gpus.at_work(window, p.busy)[:, columns])
+    own = view.told[columns] | (known & ~capped) | np.isnan(view.power[columns])
+    faulty = ~explained & few & own & np.where(fell, view.told[columns] | draws_less, never_faster)
     return _Word(columns, past, loss_past, faulty, fell)
 
 

@@ -1,4 +1,5 @@
-"""Work that waits for CPU on a node: the hypervisor takes time away, or tasks wait far more than on the job's other nodes.
+"""Work that waits for CPU on a node: the hypervisor takes time away, tasks wait far more than on the job's other nodes, or the
+package slows itself for heat.
 
 The host of a training node is mostly idle; a data loader that is busy is no starvation as long as it gets its time. Waiting
 that all nodes of a job have alike is how the job is built.
@@ -24,6 +25,9 @@ class Params:
 
     window_seconds: how far back levels are averaged. steal: share of CPU time that is taken away. waiting: share of time in
     which some task waits. above_peers: how many times the waiting of the other nodes. peers_min: other nodes needed.
+    again_seconds, within_seconds: waiting that comes and goes counts when it adds up to so much within so long; recent_seconds: and
+    was there so recently. throttles: events a second in which a CPU package slowed itself for heat, in each third of the window
+    (a healthy node has none; a handful comes with a boot).
     """
 
     window_seconds: float = 300.0
@@ -31,6 +35,10 @@ class Params:
     waiting: float = 0.3
     above_peers: float = 4.0
     peers_min: int = 2
+    again_seconds: float = 270.0
+    within_seconds: float = 900.0
+    recent_seconds: float = 120.0
+    throttles: float = 0.05
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -45,11 +53,16 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     stolen = stats.above(steal.low, params.steal)
     starved = (stats.above(waiting.low, params.waiting) & (peers.n >= params.peers_min)
                & stats.above(waiting.mean, params.above_peers * np.maximum(peers.middle, 0.02)))
+    starved |= _again(window, peers, params)
+    heat = stats.span_of(window, "node.cpu_throttles_per_second", params.window_seconds)
+    others = stats.peers(heat.mean, np.zeros(len(nodes), np.int64))
+    throttled = stats.above(heat.low, params.throttles) & stats.above(heat.mean, params.above_peers * np.nan_to_num(others.middle))
     fresh = np.zeros(len(nodes), bool)
     for signal, span in (("node.cpu_steal_ratio", steal), ("node.cpu_waiting_ratio", waiting)):
         fresh |= window.block(signal).fresh() & ~np.isnan(span.mean)
     symptom = stats.above(window.values("node.cpu_steal_ratio"), params.steal) | stats.above(
-        window.values("node.cpu_waiting_ratio"), params.waiting)
+        window.values("node.cpu_waiting_ratio"), params.waiting) | stats.above(
+        window.values("node.cpu_throttles_per_second"), params.throttles)
     onsets = stats.run_start(symptom, window.times, 4)
     out = []
     for e in np.flatnonzero(fresh):
@@ -60,12 +73,23 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             rows.append(stats.evidence("node.cpu_steal_ratio", steal.mean[e], 0.0, "a machine of its own"))
         if starved[e]:
             rows.append(stats.evidence("node.cpu_waiting_ratio", waiting.mean[e], peers.middle[e], f"median of {peers.n[e]} peers"))
+        if throttled[e]:
+            rows.append(stats.evidence("node.cpu_throttles_per_second", heat.mean[e], others.middle[e], "other nodes: it is too hot"))
         if rows:
-            out.append(Verdict(nodes[e], FAULT, "faulty", 0.3, tuple(rows), "steal" if stolen[e] else "waits_for_cpu",
-                               onset_at=int(onsets[e])))
+            reason = "steal" if stolen[e] else "waits_for_cpu" if starved[e] else "throttles_itself"
+            out.append(Verdict(nodes[e], FAULT, "faulty", 0.3, tuple(rows), reason, onset_at=int(onsets[e])))
         else:
             out.append(Verdict(nodes[e], FAULT, "clear", reason="clear"))
     return out
+
+
+def _again(window: Window, peers: stats.Peers, p: Params) -> stats.Bools:
+    """bool[node]: tasks waited again and again, for long enough taken together, and lately."""
+    tail = window.tail("node.cpu_waiting_ratio", p.within_seconds)
+    limit = np.maximum(p.waiting, p.above_peers * np.maximum(np.nan_to_num(peers.middle), 0.02))
+    waits = stats.above(tail, limit)
+    lately = waits[-window.ticks(p.recent_seconds):].any(axis=0)
+    return np.asarray((waits.sum(axis=0) >= window.ticks(p.again_seconds)) & lately & (peers.n >= p.peers_min), bool)
 
 
 PLUGIN = DetectorPlugin(

@@ -21,7 +21,12 @@ from detectors.stats import Ints
 Suspects = tuple[tuple[Target, float, str], ...]
 # A watchdog line without its process group may speak of another group's collective (DESIGN §6: at most 0.8).
 BEHIND_GROUP, BEHIND_NO_GROUP, BEHIND_METRIC = 0.9, 0.8, 0.9
+# Who never entered the collective has no watchdog for it (signals.md §7: lowest or absent). That its line was merely lost is the doubt.
+NEVER_ENTERED, NEVER_ENTERED_BLOCKED = 0.75, 0.85
+BLOCKED_MS = 900_000  # kernel lines of blocked tasks that are no older belong to the hang
+FEWEST_WAITING = 4    # watchdogs that must agree
 ANSWERS_NO_MORE = 0.8
+TASKS_BLOCKED = 0.8
 DOWN = 2.0            # of exporter.state
 FELL_SILENT_MS = 30_000
 SILENT, DIFFERS, WAITS_LEAST = 0.2, 0.4, 0.4
@@ -117,9 +122,60 @@ def by_watchdog(window: Window, job: JobState, since: int) -> Told | None:
         weight = BEHIND_GROUP if grouped else BEHIND_NO_GROUP
         seen = Evidence("rank.collective_seq", "seq", float(seq), usual, f"the other {reporters - 1} ranks' watchdogs")
         return Told(target, ((target, weight, "watchdog_behind"),), "watchdog_behind", (seen, count), first)
+    absent = _never_entered(window, job, events, first, count)
+    if absent is not None:
+        return absent
     silent = [window.of_kind("rank")[c] for c in job.ranks if window.of_kind("rank")[c].rank not in ranks]
     suspects = tuple((t, SILENT, "logged_nothing") for t in silent) if 0 < len(silent) <= FEW and len(ranks) > 1 else ()
     return Told(None, suspects, "watchdog_equal", (count,), first)
+
+
+def _never_entered(window: Window, job: JobState, events: list[Event], first: int, count: Evidence) -> Told | None:
+    """The one rank, or the ranks of one node, that said nothing while the watchdogs of all others of a job of known size wait in
+    one and the same collective. None where that is not so."""
+    by_group = _by_group(events)
+    waiting = next(iter(by_group.values())) if len(by_group) == 1 else {}
+    world = len(job.nodes) * (job.ranks_per_node or 0)
+    if len(waiting) < max(FEWEST_WAITING, world // 2) or len(set(waiting.values())) != 1 or max(waiting) >= world:
+        return None
+    absent = [_target(window, job, rank, events) for rank in range(world) if rank not in waiting]
+    nodes = {rank.node for rank in absent}
+    node = next(iter(nodes), None)
+    if len(nodes) != 1 or node is None:
+        return None
+    blocked = _of_blocked(_blocked(window, node))
+    chance = NEVER_ENTERED_BLOCKED if blocked else NEVER_ENTERED
+    seq = float(next(iter(waiting.values())))
+    seen = Evidence("rank.collective_seq", "seq", None, seq, f"the watchdogs of the other {len(waiting)} ranks, which all wait there")
+    if len(absent) == 1:
+        return Told(absent[0], ((absent[0], chance, "never_entered"),), "never_entered", (seen, count, *blocked), first)
+    if len(absent) != job.ranks_per_node:
+        return None
+    whole = Target("node", node, job=job.id)
+    return Told(whole, ((whole, chance, "never_entered"),), "never_entered", (seen, count, *blocked), first)
+
+
+def _blocked(window: Window, node: str) -> list[Event]:
+    """Lines of a node's kernel about tasks that wait for ever."""
+    return [e for e in window.events_of("kernel_error", since=window.end - BLOCKED_MS)
+            if e.target.node == node and e.fields.get("subsystem") == "hung_task"]
+
+
+def _of_blocked(lines: list[Event]) -> tuple[Evidence, ...]:
+    return (Evidence("kernel_error", "count", float(len(lines)), 0.0, "kernels that say nothing", lines[-1].line),) if lines else ()
+
+
+def blocked_node(window: Window, job: JobState, since: int) -> Told | None:
+    """The one node of the job whose kernel says that tasks are blocked since the job stopped (`since`, ms): a mount or a disk
+    answers no more there, and its ranks enter no collective. Ranks that wait for another spin on their GPUs and are not blocked."""
+    told = {node: lines for node in job.nodes if (lines := _blocked(window, node))}
+    if len(told) != 1 or len(job.nodes) < 2:
+        return None
+    node, lines = next(iter(told.items()))
+    if lines[0].at < since - FELL_SILENT_MS:
+        return None
+    part = Target("node", node, job=job.id)
+    return Told(part, ((part, TASKS_BLOCKED, "tasks_blocked"),), "tasks_blocked", _of_blocked(lines))
 
 
 def _rank(event: Event) -> int | None:

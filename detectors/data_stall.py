@@ -2,19 +2,22 @@
 
 Told by what the trainers say of their steps (`data_wait_seconds`). Most nodes of a job waiting means the dataset or the
 storage behind it, a single node waiting its own loaders, disk or mount: the others wait for it in their collectives. One
-rank of a node is a hiccup or a straggler's, and what a job always waited is how it is built.
+rank of a node is a hiccup or a straggler's, and what a job always waited is how it is built. Where a node waits whose client of
+the shared file system is slow alone, that client is named; it tells by itself where the trainers do not.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, JobState, Target, Verdict
 from core.window import Window
-from detectors import job_pace, stats
+from detectors import client_waits, job_pace, stats
+from detectors.client_waits import Client
 from detectors.job_pace import Pace
 from detectors.stats import Bools
 
@@ -53,14 +56,30 @@ class _Stall:
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict on each job that tells how long its ranks wait for data, or on those of its nodes that do."""
-    if DATA not in window.blocks:
-        return []
     out: list[Verdict] = []
+    clients, quick = client_waits.slow_alone(window)
     for job in window.jobs:
-        pace = job_pace.read(window, job)
+        pace = job_pace.read(window, job) if DATA in window.blocks else None
         if pace is not None and window.block(DATA).fresh()[pace.columns].mean() >= 0.5:
-            out += _judge_job(window, job, pace, params)
-    return out
+            out += [word for v in _judge_job(window, job, pace, params) for word in _at_client(v, clients)]
+    said = {v.target.node for v in out if v.state == "faulty" and v.target.kind == "mount"}
+    jobs = stats.node_jobs(window)
+    for node, client in sorted(clients.items()):
+        if node in jobs and node not in said:
+            part = replace(client.mount, job=jobs[node])
+            out.append(Verdict(part, FAULT, "faulty", 0.5, client.evidence, "client_slow", onset_at=client.onset))
+    shared = {name.strip("/") for name in window.topology.mounts}
+    mounts = [t for t in window.of_kind("mount") if t.node in quick and t.node in jobs and (t.device or "").strip("/") in shared]
+    return out + [_clear(replace(t, job=jobs[t.node or ""])) for t in mounts]
+
+
+def _at_client(verdict: Verdict, clients: Mapping[str, Client]) -> list[Verdict]:
+    """A node that waits for data because its client is slow: the client. Other words stay as they are."""
+    client = clients.get(verdict.target.node or "")
+    if client is None or verdict.state != "faulty" or verdict.target.kind != "node":
+        return [verdict]
+    part = replace(client.mount, job=verdict.target.job)
+    return [replace(verdict, target=part, evidence=(*verdict.evidence, *client.evidence)), _clear(verdict.target)]
 
 
 def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> list[Verdict]:
@@ -192,7 +211,7 @@ def _word(pace: Pace, target: Target, found: _Stall, nodes: int) -> Verdict:
 
 
 PLUGIN = DetectorPlugin(
-    name="data_stall", fault=FAULT, judge=judge, params=Params, needs=((DATA,),),
+    name="data_stall", fault=FAULT, judge=judge, params=Params, needs=((DATA, client_waits.WAIT),),
     hold=Hold(on=8, of=10, off=8, expire=120),
     must_not=("a loader that hides behind the computing", "waiting that was always there", "one rank's hiccup", "the first steps of a run",
               "checkpoints and evaluations"),

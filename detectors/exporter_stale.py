@@ -1,7 +1,8 @@
-"""A GPU exporter that answers with old values: everything that it says of a node stands still, although up is 1.
+"""An exporter that answers with old values: everything that it says of a node stands still, although up is 1.
 
-A GPU's power flickers by milliwatts in every sample, idle or not, and its energy counter never stops; so a page on which all
-of them stand for many collection cycles was not collected anew. Where power is shown in whole watts only, it can stand for
+node_exporter reads the node's clock for each page, so a page on which the clock stands is an old one. A GPU's power flickers by
+milliwatts in every sample, idle or not, and its energy counter never stops; so a page on which all of them stand for many
+collection cycles was not collected anew. Where power is shown in whole watts only, it can stand for
 minutes on GPUs that wait: such a page is judged by its energy counter alone. Values that repeat between two cycles of the
 exporter are life.
 """
@@ -28,14 +29,48 @@ class Params:
     """Sources: signals.md §11 (identical values for many collection intervals, the energy counter included);
     dcgm-exporter #164: values stood for hours while its health page was well. dcgm-exporter collects every 30 s.
 
-    still_seconds: how long all of a node's GPU values must stand.
+    still_seconds: how long all of a node's GPU values must stand. clock_seconds: how long the node's clock must, and for how many
+    pages: clock_pages.
     """
 
     still_seconds: float = 240.0
+    clock_seconds: float = 120.0
+    clock_pages: int = 4
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
-    """A verdict for each node of which GPU power, as it flickers, is shown now."""
+    """A verdict for each node of which the clock, or GPU power as it flickers, is shown now."""
+    return _by_power(window, params) + _by_clock(window, params)
+
+
+def _by_clock(window: Window, p: Params) -> list[Verdict]:
+    """By the node's clock, which each page of node_exporter tells anew."""
+    block = window.block("node.time_seconds")
+    if not len(block.entities) or not len(window.times):
+        return []
+    values = stats.filled(block.values)
+    moved = _changes(values)
+    interval = np.where(np.isnan(block.interval_seconds), float(window.step_seconds), block.interval_seconds)
+    needed = np.ceil(np.maximum(p.clock_seconds, p.clock_pages * interval) / window.step_seconds)
+    out = []
+    for e in np.flatnonzero(block.fresh() & ~np.isnan(block.last)):
+        part = block.entities[e]
+        if part.node is None or part.node in window.silent_nodes:
+            continue
+        target, length = Target("node", part.node), int(needed[e])
+        known = stats.count(block.values[-length:, e:e + 1])[0]
+        if moved[e] >= 0 and len(window.times) - 1 - moved[e] < length:
+            out.append(Verdict(target, FAULT, "clear", reason="clear"))
+        elif known >= 0.8 * length and len(values) > length and not np.isnan(values[-length - 1, e]):
+            since = max(int(moved[e]), 0)
+            minutes = (window.end - int(window.times[since])) / 60_000
+            rows = (stats.evidence("node.time_seconds", float(block.last[e]), window.end / 1000.0, "the time of the scrape",
+                                   f"the node's clock has stood for {minutes:.0f} minutes on pages that come"),)
+            out.append(Verdict(target, FAULT, "faulty", 0.3, rows, "clock_stands", onset_at=int(window.times[since])))
+    return out
+
+
+def _by_power(window: Window, params: Params) -> list[Verdict]:
     gpus = window.of_kind("gpu")
     ticks = window.ticks(params.still_seconds)
     if not gpus or len(window.times) < ticks:
@@ -87,7 +122,7 @@ def _changes(values: Floats) -> Floats:
 
 
 PLUGIN = DetectorPlugin(
-    name="exporter_stale", fault=FAULT, judge=judge, params=Params, needs=(("gpu.power_watts",),),
+    name="exporter_stale", fault=FAULT, judge=judge, params=Params, needs=(("gpu.power_watts", "node.time_seconds"),),
     hold=Hold(on=3, of=4, off=4), must_not=("values that repeat between two collection cycles", "an idle GPU",
                                             "an exporter that does not answer"),
 )

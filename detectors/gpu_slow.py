@@ -39,7 +39,8 @@ class Params:
     missing. memory_bytes: growth of its memory against its peers that is a second program.
     window_seconds: how far back activity is averaged where ranks are not timed. busy: utilisation at work. stands_out: how
     far the activity of one GPU must stand out against its own past and its peers then; sigmas: in robust sigmas; draws:
-    its power likewise. fell: share of their past to which the peers fell at most; still: and at least. peers_min: others.
+    its power likewise. lasts_seconds: for so long (a mixture of experts loads some rank more for minutes, then another; slow
+    computing lasts ten minutes in the mean, Greyhound). fell: share of their past to which the peers fell at most; still: and at least. peers_min: others.
     """
 
     slow: float = 0.03
@@ -52,6 +53,7 @@ class Params:
     stands_out: float = 0.1
     sigmas: float = 6.0
     draws: float = 0.04
+    lasts_seconds: float = 600.0
     fell: float = 0.95
     still: float = 0.5
     peers_min: int = 3
@@ -235,8 +237,10 @@ def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints,
             continue  # several that work on have more to do
         e = int(mine[np.flatnonzero(stands)[0]])
         others = mine[mine != e]
-        if _unexplained(window, e, others, p.stands_out, _since(window, signal, others), p) and _steady(window, signal, e, others, p):
-            found[e] = int(window.times[_since(window, signal, others)])
+        since = _since(window, signal, others)
+        lasts = (window.end - int(window.times[since])) / 1000.0 >= p.lasts_seconds
+        if lasts and _unexplained(window, e, others, p.stands_out, since, p) and _steady(window, signal, e, others, p):
+            found[e] = int(window.times[since])
     return found
 
 
@@ -253,8 +257,8 @@ def _since(window: Window, signal: str, others: Ints) -> int:
 
 
 def _steady(window: Window, signal: str, e: int, others: Ints, p: Params) -> bool:
-    """It leads in each fifth of the span: an evaluation or a save on one GPU does not last."""
-    tail = window.tail(signal, p.window_seconds)
+    """It leads in each fifth of the span: an evaluation or a save on one GPU does not last, nor does a load that moves on."""
+    tail = window.tail(signal, p.lasts_seconds)
     lead = stats.ratio(tail[:, e], stats.median(tail[:, others], axis=1))
     return all(stats.above(stats.median(part), 1.0 + p.stands_out / 2) for part in np.array_split(lead, 5))
 

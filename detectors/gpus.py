@@ -124,3 +124,23 @@ def fresh(window: Window, *signals: str) -> Bools:
 def loud(window: Window) -> Bools:
     """bool[gpu]: its node is not silent."""
     return np.array([g.node not in window.silent_nodes for g in window.of_kind("gpu")], bool)
+
+
+# Under a limit of power the board holds the power and lets the clock wander; a clock that is stuck stands, and the power follows
+# the work. Power at the limit lies within 4 % (recorded H200s: 94-98 % of it), healthy power at work spreads over twice that.
+HELD_SPREAD = 0.045
+HELD_ROWS = 8          # two minutes, four cycles of an exporter
+
+
+def held_power(window: Window, columns: Ints, low: Bools) -> tuple[Bools, Bools]:
+    """(told, held), bool[len(columns)] each: whether it can be told what holds the clock of GPUs that are slow at the rows `low`
+    (bool[tick, column]), and whether a limit of power does: the power stands and the clock wanders."""
+    power, clock = (np.where(low, window.values(f"gpu.{n}")[:, columns], np.nan) for n in ("power_watts", "sm_clock_hertz"))
+    power, clock = power[-window.ticks(300):], clock[-window.ticks(300):]
+    told = (stats.count(power) >= HELD_ROWS) & (stats.count(clock) >= HELD_ROWS)
+
+    def spread(values: Floats) -> Floats:
+        return stats.ratio(stats.quantile(values, 0.85) - stats.quantile(values, 0.15), stats.median(values))
+
+    wanders = stats.above(stats.quantile(clock, 1.0) - stats.quantile(clock, 0.0), 1e6)
+    return told, told & wanders & stats.below(spread(power), HELD_SPREAD)

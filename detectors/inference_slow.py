@@ -29,7 +29,8 @@ FAULT = "inference_slow"
 @dataclass(frozen=True)
 class Params:
     """Sources: signals.md §8 for what servers tell; the thresholds are our judgement: a batch's natural spread of the time
-    between tokens at like load is some 5 to 10 %, that of whole requests several times as much.
+    between tokens at like load is some 5 to 10 %, so that of the median of twelve moments 2 to 4 %; that of whole requests is
+    several times as much.
 
     token_times, request_times: how many times the past's median is slow, between tokens and of a request: for the median of
     the moments since and of the newest, as single moments scatter more than it. slow_share: of the moments with traffic since
@@ -39,7 +40,7 @@ class Params:
     for so long is no answer. replica: how much a slow replica stands out. busy_requests: the least load.
     """
 
-    token_times: float = 1.3
+    token_times: float = 1.15
     request_times: float = 1.8
     slow_share: float = 0.8
     past: int = 6

@@ -1,11 +1,14 @@
-"""A GPU whose PCIe link runs on fewer lanes than its peers', or at a lower generation while it works.
+"""A GPU or a NIC whose PCIe link runs on fewer lanes than its peers', or a GPU's at a lower generation while it works.
 
 An idle GPU lowers its generation to save power, so the generation counts only at work; the width never changes with load.
-What is right is the part's own maximum where the exporter shows it, else what the peers of the same model have.
+What is right is the part's own maximum where the exporter shows it, else what the peers of the same model have. Many a
+NIC stands in a slot with fewer lanes than it could use, by design: of a NIC, what the same slot of the model's other nodes has
+is right, else what it had itself.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +36,11 @@ class Params:
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
-    """A verdict for each GPU that shows its link's width, or its generation at work."""
+    """A verdict for each GPU and NIC that shows its link's width, and for each GPU that shows its generation at work."""
+    return _gpus(window, params) + _nics(window, params) if len(window.times) else []
+
+
+def _gpus(window: Window, params: Params) -> list[Verdict]:
     gpus = window.of_kind("gpu")
     if not gpus or not len(window.times):
         return []
@@ -80,8 +87,56 @@ def _expected(window: Window, signal: str, most: str, groups: stats.Ints, p: Par
     return shown, np.where(np.isnan(own_last), agreed, own_last)
 
 
+# --- NICs -------------------------------------------------------------------------------------------------------------
+_NETDEV = re.compile(r"en[ps]?(?:P(?P<domain>\d+))?p(?P<bus>\d+)s(?P<slot>\d+)(?:f(?P<fn>\d+))?(?:np\d+)?")
+
+
+def _address(device: str) -> str | None:
+    """The PCI address that the predictable name of a network interface holds (enp56s0np0 = 0000:38:00.0)."""
+    found = _NETDEV.fullmatch(device)
+    if found is None:
+        return None
+    return f"{int(found['domain'] or 0):04x}:{int(found['bus']):02x}:{int(found['slot']):02x}.{int(found['fn'] or 0)}"
+
+
+def _nics(window: Window, p: Params) -> list[Verdict]:
+    """Verdicts on the NICs whose PCI device tells its lanes."""
+    block = window.block("link.pcie_width")
+    if "link.pcie_width" not in window.blocks:
+        return []
+    links = {(t.node, t.device): e for e, t in enumerate(block.entities)}
+    stalled = window.values("nic.pcie_stalled_ratio")
+    pairs = [(e, links[nic.node, address]) for e, nic in enumerate(window.of_kind("nic"))
+             if (address := _address(nic.device or "")) is not None and (nic.node, address) in links]
+    ticks = window.ticks(p.window_seconds)
+    tail = block.values[-ticks:]
+    with np.errstate(all="ignore"):
+        shown = np.where((stats.count(tail) >= max(2, ticks // 3)) & block.fresh(), np.fmax.reduce(tail, axis=0), np.nan)
+    slots = stats.codes([(stats.model_of(window, t.node), t.device) for t in block.entities])
+    peers = stats.peers(shown, slots)
+    own = stats.quantile(block.values, 1.0)
+    agreed = np.where((peers.n >= p.peers_min) & (peers.spread == 0), peers.middle, np.nan)
+    right = np.fmax(agreed, np.where(np.isnan(agreed), own, np.nan))
+    out = []
+    for e, link in pairs:
+        nic = window.of_kind("nic")[e]
+        if np.isnan(shown[link]) or np.isnan(right[link]) or nic.node in window.silent_nodes:
+            continue
+        if shown[link] > right[link] - 0.5:
+            out.append(Verdict(nic, FAULT, "clear", reason="clear"))
+            continue
+        rows = [stats.evidence("link.pcie_width", shown[link], right[link], "the same slot of its peers, else its own past")]
+        waits = float(stats.mean(stalled[-ticks:, e:e + 1])[0])
+        if not np.isnan(waits):
+            rows.append(stats.evidence("nic.pcie_stalled_ratio", waits, 0.0, "share of time in which the port waited for the host"))
+        onset = stats.run_start(stats.below(block.values[:, link:link + 1], right[link] - 0.5), window.times, 4)[0]
+        out.append(Verdict(nic, FAULT, "faulty", 0.6, tuple(rows), "fewer_lanes",
+                           onset_at=int(onset)))
+    return out
+
+
 PLUGIN = DetectorPlugin(
-    name="pcie_degraded", fault=FAULT, judge=judge, params=Params, needs=(("gpu.pcie_link_width", "gpu.pcie_link_generation"),),
+    name="pcie_degraded", fault=FAULT, judge=judge, params=Params, needs=(("gpu.pcie_link_width", "gpu.pcie_link_generation", "link.pcie_width"),),
     hold=Hold(on=4, of=5, off=8), must_not=("generation 1 on an idle GPU", "a board whose slot has fewer lanes by design",
                                             "a link that trains anew for a moment"),
 )

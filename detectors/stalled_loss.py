@@ -7,8 +7,8 @@ phase is exposed, the hardware tells a hang (GPUs 100 % busy at low power, tenso
 loss is the same number over many steps, though it used to change; how often it used to repeat (rounding, log intervals)
 is learned from the job's own past.
 
-The culprit is the rank that is behind, where counters or watchdogs tell, or the one whose process answers no more since the
-job stopped; else it is the whole job.
+The culprit is the rank that is behind or never came, where counters or watchdogs tell, the one whose process answers no more
+since the job stopped, or the node on which tasks are blocked since; else it is the whole job.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
     told = culprits.by_watchdog(window, job, since)
     if told is not None:
         if told.culprit is None and seen.known:
-            told = _with_counter(told, culprits.by_counter(window, seen))
+            told = _with_other(told, culprits.by_counter(window, seen) or culprits.blocked_node(window, job, seen.moved_at))
         return [_hang(window, job, told, 0.9, seen, (), discrete=True)]
     if job.silent or not job.running or job.phase == "done":
         return []
@@ -116,8 +116,8 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
     if bound is None or waited < bound:
         return []
     # A rank that is silent comes first: of the others some may still wait in the collective before, and are its victims.
-    told = culprits.by_silence(window, seen) or culprits.by_counter(window, seen) or Told(
-        None, culprits.suspects(window, seen, parts, signature), "no_step")
+    told = (culprits.by_silence(window, seen) or culprits.by_counter(window, seen) or culprits.blocked_node(window, job, seen.moved_at)
+            or Told(None, culprits.suspects(window, seen, parts, signature), "no_step"))
     return [_hang(window, job, told, 0.9, seen, _hang_evidence(window, seen, signature, bound))]
 
 
@@ -128,11 +128,11 @@ def _row_of(window: Window, at: int) -> int:
     return int(np.searchsorted(window.times, at))
 
 
-def _with_counter(told: Told, counter: Told | None) -> Told:
-    """Watchdogs that name nobody, with the rank that the trainer's counters name."""
-    if counter is None:
+def _with_other(told: Told, other: Told | None) -> Told:
+    """Watchdogs that name nobody, with the part that the trainer's counters or a kernel name."""
+    if other is None:
         return told
-    return Told(counter.culprit, counter.suspects, counter.reason, counter.evidence + told.evidence, told.at)
+    return Told(other.culprit, other.suspects, other.reason, other.evidence + told.evidence, told.at)
 
 
 def _number(value: float) -> float:

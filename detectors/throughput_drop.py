@@ -26,7 +26,9 @@ from detectors.stats import Ints
 FAULT = "throughput_drop"
 # What shows how long a GPU was busy, best first; of a large job so many GPUs tell.
 ACTIVITY = ("gpu.sm_active_ratio", "gpu.power_watts")
+WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio")  # what ends while a GPU waits in a collective
 MOST_GPUS = 128
+LEAD_ROWS = 8  # two minutes: an expert's load stays longer, the noise of a reading does not
 MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
@@ -41,7 +43,8 @@ class Params:
     lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with less than this the drop must be greater, up to
     young_drop. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
     that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
-    errors at least; of_growth: and what was added, as a share of the growth of the step. together_seconds: jobs that slow down within it slow down together. still: growth
+    errors at least; of_growth: and what was added, as a share of the growth of the step. of_lead:
+    share of the slowdown by which one GPU goes on working beyond the others; above_lead: times the greatest lead of before. together_seconds: jobs that slow down within it slow down together. still: growth
     against the last hours from which an older finding goes on.
     """
 
@@ -59,6 +62,8 @@ class Params:
     uneven_seconds: float = 900.0
     apart: float = 0.3
     of_growth: float = 0.1
+    of_lead: float = 0.5
+    above_lead: float = 1.7
     together_seconds: float = 180.0
     still: float = 0.02
 
@@ -188,6 +193,8 @@ def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, 
     columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
     if len(columns) < 3:
         return False
+    if _one_leads(window, columns, before, after, growth, p):
+        return True
     signal = next((s for s in ACTIVITY if s in window.blocks and not np.isnan(window.last(s)[columns]).all()), None)
     if signal is None:
         return False
@@ -201,6 +208,28 @@ def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, 
         return False
     added = float(np.sqrt(new**2 - old**2)) / float(stats.median(stats.median(values[after])))
     return added >= p.of_growth * growth
+
+
+def _one_leads(window: Window, columns: Ints, before: Ints, after: Ints, growth: float, p: Params) -> bool:
+    """At nearly all times since the change some GPU works on while the others have begun to wait: they wait for it, whether it is
+    always the same one (a straggler) or another after some minutes (experts)."""
+    signal = next((s for s in WORK if s in window.blocks and not np.isnan(window.last(s)[columns]).all()), None)
+    if signal is None or len(before) < LEAD_ROWS or len(after) < LEAD_ROWS:
+        return False
+    values = window.values(signal)[:, columns]
+    own = stats.median(values[before])
+    kept = stats.ratio(values, own[None, :])
+    lead = stats.ratio(kept, stats.median(kept, axis=1)[:, None])
+
+    def tops(rows: Ints) -> Floats:
+        """The greatest lead in each span of `LEAD_ROWS`."""
+        spans = [stats.mean(lead[rows[i:i + LEAD_ROWS]]) for i in range(len(rows) % LEAD_ROWS, len(rows), LEAD_ROWS)]
+        return np.array([np.nanmax(s) - 1.0 for s in spans if not np.isnan(s).all()])
+
+    now, past = tops(after), tops(before)
+    if not len(now) or not len(past):
+        return False
+    return float(np.quantile(now, 0.25)) >= max(p.of_lead * growth / (1.0 + growth), p.above_lead * float(np.median(past)))
 
 
 def _differences(values: Floats) -> tuple[float, int]:

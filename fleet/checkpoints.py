@@ -149,6 +149,14 @@ class CheckpointStore:
         saved.nodes = (*saved.nodes[:at], -1, *saved.nodes[at + 1:])
         return True
 
+    def distrust(self, since: int) -> bool:
+        """What was complete after `since` (ms) is loaded no more: it holds what had gone wrong by then. False, and nothing is
+        thrown away, where nothing would be left."""
+        left = [saved for saved in self.complete if saved.done <= since]
+        if left:
+            self.complete = left
+        return bool(left)
+
     # --- restart -------------------------------------------------------------------------------------------------------
     def usable(self, nodes: Collection[int]) -> list[Saved]:
         """The complete ones that a start on these nodes can read, the best first: the newest step, then the quickest."""

@@ -138,3 +138,48 @@ def check(world: World, node: int, level: int = DEEP) -> tuple[TestResult, ...]:
 def failed(results: tuple[TestResult, ...]) -> bool:
     """Whether any test failed."""
     return any(not r.passed for r in results)
+
+
+# Which test would show which fault, were it there. What only shows in a job (a hang, a wrong result) is in none of them.
+SHOWS: dict[str, frozenset[str]] = {
+    "parts": frozenset({"gpu_lost", "service_down", "config_drift", "clock_skew", "stalled_loss"}),
+    "memory": frozenset({"ecc_correctable_storm", "ecc_uncorrectable", "row_remap_failure", "gpu_memory_leaked"}),
+    "pcie": frozenset({"pcie_degraded"}),
+    "gpu_pressure": frozenset({"thermal_throttle", "power_brake", "power_cap", "clock_loss", "gpu_slow", "xid_fatal", "straggler",
+                               "cooling_fault"}),
+    "bandwidth": frozenset({"nvlink_errors", "packet_loss", "link_slow", "link_down", "link_flap"}),
+    "cpu": frozenset({"cpu_starved", "memory_pressure", "disk_slow", "disk_full", "data_stall", "storage_slow"}),
+    "nic_loopback": frozenset({"link_down", "pcie_degraded"}),
+}
+# What comes and goes: a test that does not find it says nothing against it.
+COMES_AND_GOES = frozenset({"link_flap", "ecc_correctable_storm", "stalled_loss", "memory_pressure"})
+
+
+def answer(results: tuple[TestResult, ...], fault: str | None, device: str | None) -> tuple[str, str, str]:
+    """(state, reason, detail) for who accused a part of the node of a fault; None = nobody said of what.
+
+    device: the accused GPU's index, None = the node or a part that the tests do not tell apart.
+    """
+    found = [f"{one.test}: {words}" for one in results for words in one.found]
+    if fault is None:
+        return ("FAILED", "diagnose_failed", _listed(found)) if found else ("DONE", "done", f"{len(results)} tests passed")
+    shows = [one for one in results if fault in SHOWS.get(one.test, ())]
+    mine = [f"{one.test}: {words}" for one in shows for words in one.found if _about(words, device)]
+    if mine:
+        return "FAILED", "diagnose_confirmed", _listed(mine)
+    if found:
+        return "FAILED", "diagnose_failed", _listed(found)
+    if shows and fault not in COMES_AND_GOES:
+        return "DONE", "diagnose_refuted", f"{', '.join(one.test for one in shows)} passed"
+    return "DONE", "no_fault_found", f"{len(results)} tests passed"
+
+
+def _about(words: str, device: str | None) -> bool:
+    """Whether what a test found is about the accused GPU; what names no GPU is about the node."""
+    if device is None or not device.isdigit() or " on GPU " not in words:
+        return True
+    return words.endswith(f" on GPU {device}")
+
+
+def _listed(found: list[str]) -> str:
+    return "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")

@@ -53,11 +53,13 @@ class Lifecycle:
         self._count = 0
 
     # --- what operations ask for ---------------------------------------------------------------------------------------
-    def check(self, node: Node, at: int, level: int = health.DEEP) -> bool:
-        """Tests the node; True when every test passed. The results are kept."""
+    def check(self, node: Node, at: int, level: int = health.DEEP) -> tuple[health.TestResult, ...]:
+        """Tests the node. The results are kept, and when it passed all of them."""
         results = health.check(self.world, node.index, level)
         self.reports.append((at, node.name, results))
-        return not health.failed(results)
+        if not health.failed(results):
+            self.world.checked[node.index] = at
+        return results
 
     def provision(self, node: Node, at: int, seconds: float | None = None) -> None:
         """The node comes into the fleet: it is set up and checked, then it joins the spares or stays drained."""
@@ -104,7 +106,7 @@ class Lifecycle:
     def _provisioned(self, node: Node, at: int, data: Any) -> None:
         if node.state != "provisioning":
             return
-        if self.check(node, at):
+        if not health.failed(self.check(node, at)):
             job = self.world.job_on(node.index)
             node.state, node.held_by, node.retired = ("spare" if job is None else "in_service"), None, False
             self.world.returned(node.index)

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Work:
-    """What a verb has begun: it is over when `ready` says so; `finish` gives (state, reason); `undo` after a deadline.
+    """What a verb has begun: it is over when `ready` says so; `finish` gives (state, reason) and, where there is more to say, a
+    detail; `undo` after a deadline.
 
     due: the earliest time at which it can be ready; None = that hangs on something else than time.
     """
 
     ready: Callable[[int], bool]
-    finish: Callable[[int], tuple[str, str]]
+    finish: Callable[[int], tuple[str, ...]]
     undo: Callable[[int], None] = lambda at: None
     due: Callable[[], int] | None = None
 
@@ -124,13 +125,13 @@ class Operations:
             if work is None:
                 continue
             if work.ready(at):
-                state, reason = work.finish(at)
+                state, reason, *detail = work.finish(at)
             elif at - op.started >= op.deadline_seconds * 1000:
                 work.undo(at)
-                state, reason = "FAILED", "deadline_exceeded"
+                state, reason, *detail = "FAILED", "deadline_exceeded"
             else:
                 continue
             self._running.remove(op)
-            op.outcome = Outcome(op.id, state, reason, (at - op.started) / 1000, at)
+            op.outcome = Outcome(op.id, state, reason, (at - op.started) / 1000, at, detail[0] if detail else None)
         self.life.step(at)
         self.queue.step(at)

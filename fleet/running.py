@@ -117,6 +117,10 @@ class Running(ABC):
         """Step of the newest complete checkpoint."""
         return self.step
 
+    def distrust(self, since: int) -> bool:
+        """The next start loads nothing that was saved after `since` (ms). False where there is no such checkpoint."""
+        return True
+
     @property
     def impact(self) -> Impact:
         """What a slower part costs this work's step."""

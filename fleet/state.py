@@ -11,6 +11,7 @@ from core.render import plain, tidy
 from core.types import Target
 from fleet.lifecycle import Lifecycle
 from fleet.plants import NEVER, Planted
+from fleet.rates import HAND
 from fleet.world import World
 
 # The inventory knows three states; a node between two of them is out of service.
@@ -45,7 +46,8 @@ def node_views(world: World) -> dict[str, NodeView]:
     views = {}
     for n in world.nodes:
         job = world.job_on(n.index)
-        views[n.name] = NodeView(n.name, n.state, n.held_by, (job.name,) if job is not None else ())
+        views[n.name] = NodeView(n.name, n.state, n.held_by, (job.name,) if job is not None else (),
+                                 n.held_by if n.held_by == HAND else None, checked_at=world.checked.get(n.index))
     return views
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from core.clock import parse_rfc3339
 from core.errors import Refused
 from fleet import health
 from fleet.hardware import Node
@@ -55,13 +56,13 @@ def _job(ops: Operations, op: Operation) -> Running:
     raise Refused("job_unknown")
 
 
-def _after(ops: Operations, op: Operation, what: str, finish: Callable[[int], tuple[str, str]],
+def _after(ops: Operations, op: Operation, what: str, finish: Callable[[int], tuple[str, ...]],
            undo: Callable[[int], None] = lambda at: None) -> Work:
     """Work that takes the time of `what`, and fails as often as the verb does: then it is undone."""
     end = op.started + int(ops.times.draw(what, op.rng) * 1000)
     fails = ops.times.fail(op.verb, op.rng)
 
-    def over(at: int) -> tuple[str, str]:
+    def over(at: int) -> tuple[str, ...]:
         if not fails:
             return finish(at)
         undo(at)
@@ -137,18 +138,23 @@ def _need_drained(node: Node, *more: str) -> None:
 
 
 def reset_gpu(ops: Operations, op: Operation) -> Work | str:
-    """Resets one GPU (all of the node's where none is named); the node has to be drained."""
+    """Resets one GPU (all of the node's where none is named, or with `gpus: all`); the node has to be drained.
+
+    `pause_monitoring`: the GPU exporter is stopped for as long as that takes, since it keeps a GPU in use."""
     node = _node(ops, op)
     _need_drained(node)
-    device = op.target.device if op.target.kind in ("gpu", "rank") else None
+    device = op.target.device if op.target.kind in ("gpu", "rank") and op.args.get("gpus") != "all" else None
     gpu = int(device) if device is not None and device.isdigit() else None
+    if op.args.get("pause_monitoring"):
+        ops.world.paused.add(node.index)
 
     def finish(at: int) -> tuple[str, str]:
+        ops.world.paused.discard(node.index)
         ops.world.gpus.reset(node.index, gpu)
         ops.world.cure("reset_gpu", node=node.index, gpu=gpu)
         return "DONE", "done"
 
-    return _after(ops, op, "reset_gpu", finish)
+    return _after(ops, op, "reset_gpu", finish, lambda at: ops.world.paused.discard(node.index))
 
 
 def reboot(ops: Operations, op: Operation) -> Work | str:
@@ -174,7 +180,9 @@ def reboot(ops: Operations, op: Operation) -> Work | str:
 
 
 def diagnose(ops: Operations, op: Operation) -> Work | str:
-    """Tests a drained node's parts under load (`level` 1-4, as DCGM's); what each test found is kept in the reports."""
+    """Tests a drained node's parts under load (`level` 1-4, as DCGM's); what each test found is kept in the reports.
+
+    `fault` and `device`: what is accused of what; then the reason says whether the tests confirm or refute that."""
     node = _node(ops, op)
     _need_drained(node)
     level = op.args.get("level", health.USUAL)
@@ -183,10 +191,13 @@ def diagnose(ops: Operations, op: Operation) -> Work | str:
 
     testing = ops.world.testing
     testing.add(node.index)
+    accused = op.target.device if op.target.kind == "gpu" else None
 
-    def finish(at: int) -> tuple[str, str]:
+    def finish(at: int) -> tuple[str, ...]:
         testing.discard(node.index)
-        return ("DONE", "done") if ops.life.check(node, at, level) else ("FAILED", "diagnose_failed")
+        results = ops.life.check(node, at, level)
+        fault, device = op.args.get("fault"), op.args.get("device", accused)
+        return health.answer(results, None if fault is None else str(fault), None if device is None else str(device))
 
     return _after(ops, op, f"diagnose_{level}", finish, lambda at: testing.discard(node.index))
 
@@ -206,6 +217,7 @@ class _Exchange:
     def next_spare(self, at: int) -> bool:
         """Takes the next free spare; False = there is none."""
         taken = {key for other in self.ops.running() for key in other.busy} | set(self.op.busy)
+        taken |= {name.strip() for name in str(self.op.args.get("avoid") or "").split(",")}
         self.spare = next((n for n in self.ops.world.nodes
                            if n.state == "spare" and n.name not in taken and n is not self.node), None)
         if self.spare is None:
@@ -221,7 +233,7 @@ class _Exchange:
             return False
         if self.ops.times.fail("replace", self.op.rng):
             self.outcome = FAILED
-        elif self.ops.life.check(self.spare, at):
+        elif not health.failed(self.ops.life.check(self.spare, at)):
             self.outcome = ("DONE", "done")
         else:
             _take_out(self.spare, "drained")
@@ -253,7 +265,9 @@ class _Exchange:
 
 
 def replace(ops: Operations, op: Operation) -> Work | str:
-    """A warm spare is set up, checked and takes the node's place in its job; the node stays drained, for repair."""
+    """A warm spare is set up, checked and takes the node's place in its job; the node stays drained, for repair.
+
+    `avoid`: spares that are not to be taken, with commas between them."""
     world = ops.world
     node = _node(ops, op)
     if node.retired:
@@ -336,18 +350,33 @@ def _start_again(ops: Operations, op: Operation, job: Running, nodes: list[int],
     return Work(ready, finish)
 
 
+def _distrust(op: Operation, job: Running) -> None:
+    """`before`: nothing that was saved later is loaded any more. Raises Refused."""
+    before = op.args.get("before")
+    if before is None:
+        return
+    try:
+        since = parse_rfc3339(str(before))
+    except ValueError:
+        raise Refused("not_supported") from None
+    if not job.distrust(since):
+        raise Refused("no_checkpoint")
+
+
 def _all_serve(ops: Operations, job: Running) -> bool:
     return all(ops.world.nodes[n].state == "in_service" for n in job.nodes)
 
 
 def resume_job(ops: Operations, op: Operation) -> Work | str:
     """Starts the job again from its newest checkpoint. `mode`: a way of `fleet.recovery.WAYS`, partial unless said.
-    `wait_for: nodes`: where nodes of it are out, it waits until others are free, `nodes` in all (as many as it has)."""
+    `wait_for: nodes`: where nodes of it are out, it waits until others are free, `nodes` in all (as many as it has).
+    `before` (RFC 3339): from the newest that was complete by then."""
     job = _job(ops, op)
     ops.claim(op, job.name)
     way = str(op.args.get("mode", "partial"))
     if way not in WAYS:
         raise Refused("not_supported")
+    _distrust(op, job)
     wanted = op.args.get("nodes", len(job.nodes))
     if op.args.get("wait_for") == "nodes" and isinstance(wanted, int) and 1 <= wanted <= len(ops.world.nodes):
         return _wait_for_nodes(ops, op, job, wanted, way)
@@ -382,6 +411,7 @@ def restart_process(ops: Operations, op: Operation) -> Work | str:
     ops.claim(op, job.name)
     if not _all_serve(ops, job):
         raise Refused("not_supported")
+    _distrust(op, job)
     return _start_again(ops, op, job, job.nodes, "in_process")
 
 
@@ -392,6 +422,7 @@ def shrink_job(ops: Operations, op: Operation) -> Work | str:
     left = [n for n in job.nodes if ops.world.nodes[n].state == "in_service"]
     if not left:
         return _at_once(NO_SPARE)
+    _distrust(op, job)
     return _start_again(ops, op, job, left, "shrink")
 
 

@@ -34,6 +34,7 @@ from fleet.work import Work
 
 SUBSTEP_SECONDS = 5
 SUBSTEP_MS = SUBSTEP_SECONDS * 1000
+GPU_EXPORTER = "dcgm"
 
 
 class World:
@@ -78,6 +79,8 @@ class World:
         self.watchers: list[Any] = []
         # Nodes whose health is being tested now, by index: the time account needs to know.
         self.testing: set[int] = set()
+        self.paused: set[int] = set()  # nodes whose GPU exporter was stopped for what is done to a GPU
+        self.checked: dict[int, int] = {}  # when each node last passed a health check, ms
         self.jobs: dict[str, Running] = {}
         self.goodput = Goodput(self)
         if job is not None:
@@ -133,6 +136,8 @@ class World:
         work = Work.idle(len(self.nodes), self.kind.gpus)
         self.knobs.reset()
         self.plants.apply(self, to)
+        for row in self.paused:
+            self.knobs.exporter.answers[row, GPU_EXPORTER] = "down"
         self.network.step(self.jobs, SUBSTEP_SECONDS, self.knobs.jobs)
         for job in self.jobs.values():
             self._measure(job)

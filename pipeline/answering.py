@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
+from core.access import LOCAL
 from core.clock import parse_rfc3339
 from core.errors import BadInput
 from core.render import dumps
@@ -26,6 +27,11 @@ class NotKnown(Exception):
     def __init__(self, what: str, name: str) -> None:
         self.what, self.name = what, name
         super().__init__(name)
+
+
+def actor_of(request: Request) -> str:
+    """Who asks: the name of the token that the gate let in, `local` where there are no tokens."""
+    return str(getattr(request.state, "actor", LOCAL))
 
 
 def limit_of(params: Mapping[str, Any]) -> int:
@@ -138,4 +144,5 @@ PARAMETERS = {
     "metric": "only this metric", "state": "active, dropped or any", "type": "alert or record", "rule_name[]": "only this rule; several times",
     "signal": "a canonical signal, such as gpu.temperature_celsius",
     "node": "only parts of this node", "device": "only this device", "job": "only ranks of this job",
+    "incident": "only this incident", "fault": "only this fault",
 }

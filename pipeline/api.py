@@ -17,6 +17,7 @@ from core.errors import GreylagError, Unavailable
 from pipeline.answering import (
     PIECE_POINTS,
     NotKnown,
+    actor_of,
     described,
     json_answer,
     limit_of,
@@ -24,7 +25,9 @@ from pipeline.answering import (
     pieces,
     time_of,
 )
+from pipeline.api_alerts import add_alerts
 from pipeline.api_people import add_people
+from pipeline.api_plan import add_plan
 from pipeline.api_runbooks import add_runbooks
 
 __all__ = ["PIECE_POINTS", "House", "create_api", "limit_of", "pieces", "time_of"]
@@ -52,8 +55,9 @@ class House(Protocol):
         ...
 
     def command(self, what: str, params: Mapping[str, Any]) -> Any:
-        """freeze, resume, approve, reject; acknowledge, silence, wrong with id and body; change with body. Raises KeyError for an
-        id that is not known, BadInput for a body that is wrong."""
+        """freeze, resume, approve, reject; acknowledge, silence, wrong with id and body; change with body; alerts with body; resend
+        with id; outcome with id, headers and raw. actor: who asks. Raises KeyError for an id that is not known, BadInput for a
+        body that is wrong, Refused."""
         ...
 
     def ready(self) -> tuple[bool, str]:
@@ -69,6 +73,8 @@ def create_api(house: House) -> FastAPI:
     _prometheus(app, house)
     _own(app, house)
     add_people(app, house)
+    add_alerts(app, house)
+    add_plan(app, house)
     add_runbooks(app)
     return app
 
@@ -136,6 +142,10 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "findings": ("What detectors hold or held, the newest first.", PAGED),
     "incidents": ("Incidents, the newest first.", PAGED),
     "actions": ("Rows of the action ledger, the newest first.", PAGED),
+    "ledger": ("The audit: one item an action, the newest first, with who, what, why, evidence, outcome and what its attempt came to;"
+               " seal: one hash over the whole ledger.", (*PAGED, "incident")),
+    "cures": ("What cured each fault, beside how often it goes away when nobody acts; with n and 95 % intervals.", ("fault",)),
+    "diagnoses": ("How diagnoses of accused parts came out, by fault: the detectors' scores.", ("fault",)),
     "parts": ("Parts that were at fault, by what they are and not by where they stand: places, incidents, actions, diagnoses;"
               " the newest changed first.", (*PAGED, "node")),
     "losses": ("GPU-hours that open incidents and those of the last day cost each job, the worst on top.", ()),
@@ -144,6 +154,9 @@ LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "drift": ("Parts that get worse over days, with days to go to a named limit; made anew each hour.", ()),
     "odd": ("Parts that the trained model finds odd among the others of their node; nothing acts on them.", ()),
     "workers": ("Collector workers with their load and leases, and the scaler's last decisions.", ()),
+    "outbox": ("Messages that wait or were given up (dead letters), the newest first; pages of the week that are left to each notifier.",
+               ("limit",)),
+    "silences": ("Silences of an Alertmanager that Greylag knows, and whether each holds now.", ()),
     "policies": ("The policy, its mode, and whether actions are frozen.", ()),
     "windows": ("A canonical signal by part: the last window, or the stored past where start or end is given.",
                 ("signal", "start", "end", "node", "device", "job")),
@@ -205,19 +218,19 @@ def _own(app: FastAPI, house: House) -> None:
             raise NotKnown("the incident", incident) from None
 
     @app.post("/api/greylag/v1/freeze", tags=["Greylag"])
-    async def freeze() -> Any:
+    async def freeze(request: Request) -> Any:
         """No action starts until resume."""
-        return await asyncio.to_thread(house.command, "freeze", {})
+        return await asyncio.to_thread(house.command, "freeze", {"actor": actor_of(request)})
 
     @app.post("/api/greylag/v1/resume", tags=["Greylag"])
-    async def resume() -> Any:
+    async def resume(request: Request) -> Any:
         """Actions may start again."""
-        return await asyncio.to_thread(house.command, "resume", {})
+        return await asyncio.to_thread(house.command, "resume", {"actor": actor_of(request)})
 
-    def decision(word: str) -> Callable[[str], Awaitable[Any]]:
-        async def decide(action: str) -> Any:
+    def decision(word: str) -> Callable[[str, Request], Awaitable[Any]]:
+        async def decide(action: str, request: Request) -> Any:
             try:
-                return await asyncio.to_thread(house.command, word, {"id": action})
+                return await asyncio.to_thread(house.command, word, {"id": action, "actor": actor_of(request)})
             except KeyError:
                 raise NotKnown("the action", action) from None
 

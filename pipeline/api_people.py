@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from core.errors import BadInput
-from pipeline.answering import LARGEST_FORM_BYTES, NotKnown, json_answer
+from pipeline.answering import LARGEST_FORM_BYTES, NotKnown, actor_of, json_answer
 from pipeline.marks import WORDS
 
 MARKS = {
@@ -52,7 +52,7 @@ def add_people(app: FastAPI, house: People) -> None:
         async def handle(incident: str, request: Request) -> Response:
             body = await body_of(request)
             try:
-                return json_answer(await asyncio.to_thread(house.command, word, {"id": incident, "body": body}))
+                return json_answer(await asyncio.to_thread(house.command, word, {"id": incident, "body": body, "actor": actor_of(request)}))
             except KeyError:
                 raise NotKnown("the incident", incident) from None
 
@@ -64,7 +64,7 @@ def add_people(app: FastAPI, house: People) -> None:
 
     async def change(request: Request) -> Response:
         body = await body_of(request)
-        return json_answer(await asyncio.to_thread(house.command, "change", {"body": body}), 201)
+        return json_answer(await asyncio.to_thread(house.command, "change", {"body": body, "actor": actor_of(request)}), 201)
 
     app.add_api_route("/api/greylag/v1/events", change, methods=["POST"], name="change", tags=["Greylag"], description=CHANGE,
                       response_model=None)

@@ -117,11 +117,11 @@ def _by_cause(fault: str, findings: list[Finding], window: Window, live: Collect
     while (cause := _shared_cause(fault, left, window, live)) is not None:
         under = [f for f in left if _is_under(f, cause, fault, window)]
         groups.append(_shared(fault, cause, under, window))
-        left = [f for f in left if f not in under]
+        left = _without(left, under)
     for node, found in _by_node(left).items():
         if _whole_node(found, node, window) or (fault, "node", node) in live:
             groups.append(_node_group(fault, node, found))
-            left = [f for f in left if f not in found]
+            left = _without(left, found)
     return groups + _single(fault, left, window, live)
 
 
@@ -154,6 +154,11 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
                              < OUTSIDE * _share(affected, under[best])):
         return best
     return FLEET if widespread else best
+
+
+def _without(findings: Sequence[Finding], taken: Sequence[Finding]) -> list[Finding]:
+    gone = {f.id for f in taken}  # a lost rack has a thousand findings: comparing each with each takes half a second
+    return [f for f in findings if f.id not in gone]
 
 
 def _parts(found: Sequence[Finding]) -> int:

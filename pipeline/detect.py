@@ -7,7 +7,7 @@ needs is not asked. Order of verdicts does not matter, and the state that `dump`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from pipeline.ring_parts import order_of, place_of
 
 BOOT_GRACE_MS = 300_000  # first minutes after a boot: links train, clocks rise (DESIGN §6; NVSentinel issue 1701)
 KEPT_DISCRETE_MS = 7 * 24 * 3_600_000  # as long as an event stays in the window
+# What a planned silence (a GPU that is reset, a node that boots or is tested) looks like.
+GAP_FAULTS = frozenset({"target_down", "exporter_stale", "exporter_partial", "gpu_lost", "service_down"})
 GONE_SECONDS = 60.0      # a part of a node out of service is gone when nothing was known of it for this long
 
 
@@ -47,12 +49,17 @@ class DetectLoop:
         self._blind: dict[str, tuple[tuple[str, ...], ...]] = {}
 
     # --- the tick ---------------------------------------------------------------------------------------------------
-    def run(self, window: Window) -> Changes:
-        """One tick: call it once for each window, in time order."""
+    def run(self, window: Window, planned: Collection[str] = ()) -> Changes:
+        """One tick: call it once for each window, in time order.
+
+        planned: nodes whose exporters may be silent because of what is being done there: their silence says nothing.
+        """
         booted = _booted(window)
         lists: dict[str, list[Finding]] = {"opened": [], "updated": [], "ended": []}
         for name, plugin in self._plugins.items():
             verdicts = self._verdicts(name, plugin, window)
+            if planned and plugin.fault in GAP_FAULTS:
+                verdicts = [v for v in verdicts if v.state != "faulty" or v.target.node not in planned]
             for news, finding in self._hold(name, plugin, verdicts, window, booted):
                 lists[news].append(finding)
             self._telemetry.set("greylag_findings", sum(s.finding is not None for s in self._states[name].values()),

@@ -6,17 +6,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.types import Finding, Floats, JobState
+from core.protocols import Checkpoint
+from core.types import Finding, Floats, JobState, Target
 from core.window import Window
+from pipeline.checkpoints import Checkpoints
 
+IN_USE_SECONDS = 60.0
+IN_USE_RATIO = 0.01
 PAUSES = ("init", "warmup", "eval", "checkpoint", "done")
 
 
 class WindowFacts:
-    """Implements `core.protocols.Facts` over one window."""
+    """Implements `core.protocols.Facts` and `JobFacts` over one window. checkpoints: what is remembered from the windows
+    before, this one included."""
 
-    def __init__(self, window: Window, findings: Sequence[Finding]) -> None:
+    def __init__(self, window: Window, findings: Sequence[Finding], checkpoints: Checkpoints | None = None) -> None:
         self._window = window
+        self._checkpoints = checkpoints or Checkpoints()
         self._findings = tuple(findings)
         self._jobs = {job.id: job for job in window.jobs}
 
@@ -35,6 +41,39 @@ class WindowFacts:
         """The job as the window knows it."""
         return self._jobs.get(job)
 
+    def checkpoint(self, job: str) -> Checkpoint:
+        """The newest complete checkpoint as far as it is known."""
+        return self._checkpoints.of(job)
+
+    def tokens_per_second(self, job: str, start: int, end: int) -> float | None:
+        """Median tokens a second per GPU between the two times (ms), over ranks and ticks, pauses left out; None: unknown."""
+        known = self._jobs.get(job)
+        if known is None or not known.ranks:
+            return None
+        return tokens_per_second(self._window, known, start, end)
+
+    def ranks(self, job: str, start: int, end: int) -> int | None:
+        """How many ranks said anything of themselves between the two times (ms), a rank that moved to another node once;
+        None where none of the job's ranks is known."""
+        known = self._jobs.get(job)
+        if known is None or not known.ranks:
+            return None
+        return ranks_heard(self._window, known, start, end)
+
+    def gpu_in_use(self, gpu: Target) -> bool | None:
+        """Whether a kernel is resident on the GPU now; None where no reading of the last minute says so."""
+        block = self._window.blocks.get("gpu.utilization_ratio")
+        if block is None:
+            return None
+        for column, part in enumerate(block.entities):
+            if part.same_part(gpu) and block.age_seconds[column] <= IN_USE_SECONDS:
+                return bool(block.last[column] > IN_USE_RATIO)
+        return None
+
+    def nonfinite_since(self, job: str) -> int | None:
+        """Since when the loss may have been NaN or Inf (ms); None = it is finite, or not known."""
+        return self._checkpoints.nonfinite_since(job)
+
 
 def step_seconds(window: Window, job: JobState, start: int, end: int) -> float | None:
     """As `WindowFacts.step_seconds`. A rank's own step time counts only at ticks where its step grew: a gauge that holds
@@ -51,6 +90,32 @@ def step_seconds(window: Window, job: JobState, start: int, end: int) -> float |
         if len(known):
             return float(np.median(known))
     return _from_steps(window, columns, inside, paused)
+
+
+def tokens_per_second(window: Window, job: JobState, start: int, end: int) -> float | None:
+    """As `WindowFacts.tokens_per_second`. A rank is a GPU, and each tells its own number; it counts only at ticks where its
+    step grew, because a gauge that holds the last step's number says nothing during a hang."""
+    columns = np.array(job.ranks, np.int64)
+    ticks = np.flatnonzero((window.times >= start) & (window.times <= end))
+    if not len(ticks) or "rank.tokens_per_second" not in window.blocks:
+        return None
+    inside = slice(int(ticks[0]), int(ticks[-1]) + 1)
+    idle = _paused(window, columns, inside) | ~_grew(window, columns, inside)
+    told = np.where(idle, np.nan, window.values("rank.tokens_per_second")[inside, columns])
+    known = told[~np.isnan(told) & (told > 0)]
+    return float(np.median(known)) if len(known) else None
+
+
+def ranks_heard(window: Window, job: JobState, start: int, end: int) -> int:
+    """As `WindowFacts.ranks`."""
+    columns = np.array(job.ranks, np.int64)
+    ticks = (window.times >= start) & (window.times <= end)
+    heard = np.zeros(len(columns), np.bool_)
+    for name, block in window.blocks.items():
+        if name.startswith("rank."):
+            heard |= (~np.isnan(block.values[ticks][:, columns])).any(axis=0)
+    ranks = window.of_kind("rank")
+    return len({ranks[c].rank if ranks[c].rank is not None else f"column {c}" for c in columns[heard].tolist()})
 
 
 def _paused(window: Window, columns: np.ndarray, inside: slice) -> np.ndarray:

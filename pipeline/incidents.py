@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from core.faults import faults
 from core.targets import CLOSED_STATES
 from core.telemetry import Telemetry
-from core.types import Evidence, Finding, Incident, Target
+from core.types import Event, Evidence, Finding, Incident, Target
 from core.window import Window
 from pipeline import losses
+from pipeline.alerts_in import evidence_for
 from pipeline.codec import pack, unpack
 from pipeline.consequences import Past, explained, outlived
 from pipeline.correlate import Group, correlate
@@ -60,6 +61,7 @@ class IncidentBook:
         self._quiet_ms, self._reopen_ms = int(quiet_seconds * 1000), int(reopen_seconds * 1000)
         self._telemetry = telemetry
         self._entries: dict[str, Entry] = {}
+        self._alerts: Sequence[Event] = ()  # of others, at this tick
 
     # --- the tick ---------------------------------------------------------------------------------------------------
     def update(self, window: Window, open_findings: Sequence[Finding],
@@ -74,6 +76,7 @@ class IncidentBook:
             if known.incident.state == "abandoned" and known.open:  # closed by a person: over once its findings are
                 known.open = [i for i in known.open if i in held_ids]
         live = {e.key for e in self._entries.values() if e.live}
+        self._alerts = window.events_of("alert")
         news: list[tuple[str, Incident]] = []
         # What is being acted on keeps its own evidence: the proof that the action helped must not move elsewhere.
         held = {e.key for e in self._entries.values() if e.incident.state in HANDS_OFF}
@@ -146,7 +149,7 @@ class IncidentBook:
         incident = Incident(
             incident_id, group.fault, group.scope, None, 0.0, (), (), (), (), (), 0.0, known.owner, known.klass, "open",
             "shared_cause" if group.shared else "opened_by_finding", None, min(f.onset_at for f in group.findings), at, at)
-        entry = Entry(_with_evidence(incident, group, window), group.key, [f.id for f in group.findings])
+        entry = Entry(_with_evidence(incident, group, window, self._alerts), group.key, [f.id for f in group.findings])
         self._entries[incident_id] = entry
         self._learn_usual(entry, window)
         if self._telemetry is not None:
@@ -164,7 +167,7 @@ class IncidentBook:
         """Brings the evidence up to date; gives `updated` where that is news."""
         entry.open, entry.quiet_since, entry.key = [f.id for f in group.findings], None, group.key
         before = entry.incident
-        fresh = _with_evidence(before, group, window)
+        fresh = _with_evidence(before, group, window, self._alerts)
         fresh = replace(fresh, scope=group.scope, onset_at=min(before.onset_at, fresh.onset_at))
         if not _material(before, fresh):
             return None
@@ -174,7 +177,7 @@ class IncidentBook:
         return "updated"
 
     def _reopen(self, entry: Entry, group: Group, window: Window) -> None:
-        fresh = _with_evidence(entry.incident, group, window)
+        fresh = _with_evidence(entry.incident, group, window, self._alerts)
         entry.incident = replace(fresh, state="open", reason="reopened", resolved_at=None, updated_at=window.end)
         entry.open, entry.quiet_since, entry.ends = [f.id for f in group.findings], None, []
         self._learn_usual(entry, window)
@@ -315,8 +318,9 @@ def _same_culprit(before: Target | None, now: Target | None) -> bool:
     return before.same_part(now)
 
 
-def _with_evidence(incident: Incident, group: Group, window: Window) -> Incident:
-    """The incident with culprit, suspects, findings, evidence, victims and jobs of the group."""
+def _with_evidence(incident: Incident, group: Group, window: Window, alerts: Sequence[Event] = ()) -> Incident:
+    """The incident with culprit, suspects, findings, evidence, victims and jobs of the group. alerts: of others; those that bear
+    it out stand last in its evidence, and change nothing else."""
     found = sorted(group.findings, key=lambda f: (-f.severity, f.onset_at, f.target.key))
     evidence: list[Evidence] = []
     for finding in found:
@@ -326,10 +330,12 @@ def _with_evidence(incident: Incident, group: Group, window: Window) -> Incident
     victims = [v for v in group.victims if group.culprit.target is None or not v.same_part(group.culprit.target)]
     named = {f.target.job for f in group.findings if f.target.job is not None and f.target.kind in ("rank", "job", "node")}
     jobs = jobs_hit(group.nodes if group.key[1] != "job" else (), named, window.jobs)
+    onset = min(incident.onset_at, *(f.onset_at for f in found))
+    joined = evidence_for(replace(incident, culprit=group.culprit.target, onset_at=onset), alerts, window.end) if alerts else ()
     return replace(
         incident, culprit=group.culprit.target, confidence=group.culprit.confidence, suspects=group.culprit.suspects,
-        victims=tuple(victims[:MOST_VICTIMS]), findings=tuple(ids[-MOST_FINDINGS:]), evidence=tuple(evidence[:MOST_EVIDENCE]),
-        jobs=tuple(dict.fromkeys([*incident.jobs, *jobs])), onset_at=min(incident.onset_at, *(f.onset_at for f in found)))
+        victims=tuple(victims[:MOST_VICTIMS]), findings=tuple(ids[-MOST_FINDINGS:]),
+        evidence=(*evidence[: MOST_EVIDENCE - len(joined)], *joined), jobs=tuple(dict.fromkeys([*incident.jobs, *jobs])), onset_at=onset)
 
 
 def _material(before: Incident, after: Incident) -> bool:

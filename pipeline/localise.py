@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 
 from core.types import Finding, JobState, Suspect, Target
 from core.window import Window
+from pipeline.confidence import chances
 
 # How sure one finding on a part makes us that this part is it: physics (a counter, a throttle bit) of the part itself.
-OWN_EVIDENCE = 0.95
+OWN_EVIDENCE = chances()["own"]
 # A rank that is behind in its collectives: its software, its GPU or its node; without a process group, less (DESIGN §6).
-RANK_EVIDENCE = 0.85
+RANK_EVIDENCE = chances()["rank"]
 WATCHDOG_LIMIT = 0.8
-SHARED_EVIDENCE = 0.9
+SHARED_EVIDENCE = chances()["shared"]
+# A job's own numbers. Of a hang, where nothing tells which of its parts it comes from: that the job hangs is sure, that all of it is
+# to blame is not, and only the job may be started again for it.
+JOB_EVIDENCE, UNPLACED_EVIDENCE = chances()["job"], 0.85
+UNPLACED = frozenset({"no_step", "watchdog_equal", "hang_signature"})
 MOST_SUSPECTS = 8
 
 
@@ -52,8 +57,8 @@ def named(target: Target, window: Window) -> Target:
 
 
 def strength(finding: Finding) -> float:
-    """How much the evidence itself is worth, 0.95 (ticket) to 1 (fatal)."""
-    return 0.95 + 0.05 * min(1.0, max(0.0, finding.severity))
+    """How much the evidence itself is worth, 0.98 (slight) to 1 (fatal)."""
+    return 0.98 + 0.02 * min(1.0, max(0.0, finding.severity))
 
 
 def blame_part(findings: Sequence[Finding], window: Window) -> Culprit:
@@ -87,7 +92,8 @@ def blame_job(findings: Sequence[Finding], window: Window) -> Culprit:
     if not ranks:
         best = strongest(findings)
         candidates = ranked([(named(t, window), weight, why) for t, weight, why in best.suspects], 1.0)
-        return Culprit(None, "job", round(RANK_EVIDENCE * strength(best), 3), candidates)
+        chance = UNPLACED_EVIDENCE if best.reason in UNPLACED else JOB_EVIDENCE
+        return Culprit(None, "job", round(chance * strength(best), 3), candidates)
     best = strongest(ranks)
     found = blame_part(ranks, window)
     if len(ranks) == 1:

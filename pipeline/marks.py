@@ -1,7 +1,8 @@
 """What people say about incidents: seen (acknowledge), be quiet (silence), this is no fault (wrong).
 
 A mark changes no evidence. Acknowledging says who looks after it. Silencing keeps back the messages of an opening or
-reopening until it ends; the end of an incident is told whatever was silenced, so that no alert fires for ever elsewhere.
+reopening until it ends, and no action begins meanwhile; the end of an incident is told whatever was silenced, so that no
+alert fires for ever elsewhere.
 Wrong closes the incident as `abandoned`: it does not open again while the same findings stay, no new action begins, and
 the mark stays as a judgement of the detector.
 """
@@ -9,7 +10,7 @@ the mark stays as a judgement of the detector.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from core.clock import rfc3339
@@ -72,10 +73,23 @@ class Marks:
     def silenced(self, incident: Incident, at: int) -> bool:
         """Whether messages of the incident are kept back at `at` (ms): it was silenced, or the same fault on the same part
         was. The last silence counts, so one of 0 seconds ends it."""
-        part = _part(incident)
-        last = next((m for m in reversed(self._marks) if m.word == "silence" and (
-            m.incident == incident.id or (part is not None and (m.fault, m.part) == (incident.fault, part)))), None)
-        return last is not None and last.until is not None and last.at <= at < last.until
+        return self.silences(at)(incident)
+
+    def silences(self, at: int) -> Callable[[Incident], bool]:
+        """`silenced` at `at` (ms), made once for many incidents."""
+        newest: dict[object, tuple[int, Mark]] = {}
+        for place, mark in enumerate(self._marks):
+            if mark.word == "silence":
+                newest[mark.incident] = (place, mark)
+                if mark.part is not None:
+                    newest[mark.fault, mark.part] = (place, mark)
+
+        def holds(incident: Incident) -> bool:
+            found = [newest[key] for key in (incident.id, (incident.fault, _part(incident))) if key in newest]
+            last = max(found, key=lambda one: one[0])[1] if found else None
+            return last is not None and last.until is not None and last.at <= at < last.until
+
+        return holds
 
     def take_wrong(self, at: int, incidents: Sequence[Incident]) -> list[Incident]:
         """The open incidents that were marked as wrong since the last tick, as they are now: abandoned."""

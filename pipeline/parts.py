@@ -33,6 +33,7 @@ NAMES = {"gpu": "GPU", "nic": "NIC", "link": "link", "disk": "disk", "node": "no
 DAY_MS = 86_400_000
 FINAL = ("DONE", "FAILED", "REFUSED")
 MOST_STAYS, MOST_INCIDENTS, MOST_ACTIONS = 16, 64, 64
+FOUND_BAD = ("diagnose_confirmed", "diagnose_failed")
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NTH = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
@@ -255,7 +256,7 @@ def _acted(past: PartPast, action: Action, outcome: Outcome, at: int) -> PartPas
     counts = dict(past.action_counts)
     name = f"{action.kind}/{outcome.state}"
     counts[name] = counts.get(name, 0) + 1
-    bad = action.kind == "diagnose" and outcome.state == "FAILED" and outcome.reason == "diagnose_failed"
+    bad = action.kind == "diagnose" and outcome.state == "FAILED" and outcome.reason in FOUND_BAD
     good = action.kind == "diagnose" and outcome.state == "DONE"
     return replace(past, actions=(*past.actions, row)[-MOST_ACTIONS:], action_counts=counts, updated_at=at,
                    diagnosed_bad=past.diagnosed_bad + bad, diagnosed_good=past.diagnosed_good + good)

@@ -50,11 +50,13 @@ class Cause:
 NETWORK_FAULTS = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
 HEAT_FAULTS = frozenset({"thermal_throttle"})
 POWER_FAULTS = frozenset({"power_brake", "power_cap"})
+GONE_FAULTS = frozenset({"target_down", "gpu_lost"})  # what a rack that lost its power shows of each of its nodes
 
 
 def causes_of(target: Target, fault: str, topology: Topology) -> tuple[Cause, ...]:
     """The causes that could make this part show this fault, the most telling first. Heat comes from a cooling loop, else
-    a rack; power from a PDU; loss from the leaf switch. Anything can come with a label (a firmware version)."""
+    a rack; power from a PDU; loss from the leaf switch; nodes that vanish, from what feeds their rack. Anything can come with
+    a label (a firmware version)."""
     place = topology.place(target.node)
     found: list[Cause] = []
     if fault in NETWORK_FAULTS:
@@ -64,7 +66,9 @@ def causes_of(target: Target, fault: str, topology: Topology) -> tuple[Cause, ..
     elif place is not None:
         named = {"cooling": place.cooling, "pdu": place.pdu, "rack": place.rack}
         order = {True: ("cooling", "rack", "pdu")}.get(fault in HEAT_FAULTS, ("pdu", "rack", "cooling"))
-        if fault in HEAT_FAULTS | POWER_FAULTS:
+        if fault in GONE_FAULTS:  # which of its feeds failed is not seen: the rack is what people can find
+            order = ("rack", "pdu", "cooling")
+        if fault in HEAT_FAULTS | POWER_FAULTS | GONE_FAULTS:
             found += [Cause(kind, name, "rack") for kind in order if (name := named[kind]) is not None]
     if place is not None:
         found += [Cause("label", f"{key}={value}", "fleet") for key, value in place.labels]

@@ -6,10 +6,11 @@ repeats nothing. One that the world acknowledged and then forgot is given up, ne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from core.errors import Refused, Unavailable
-from core.protocols import ControlDoor, WorldView
+from core.protocols import ControlDoor, NodeView, WorldView
 from core.reasons import ACTION_REASONS
 from core.types import Outcome
 from remediation.guards import BEFORE_COMMAND, Ask, World, first_reason
@@ -19,7 +20,9 @@ from remediation.policy import Limits
 from remediation.track import Current
 
 # What passes by itself: these are tried again within the deadline.
-TEMPORARY = frozenset({"target_busy", "unreachable"})
+TEMPORARY = frozenset({"target_busy", "unreachable", "maintenance"})
+NEVER_SENT = frozenset({"target_busy", "maintenance"})
+LONGEST_DETAIL = 300
 BACK_OFF_MS = (15_000, 30_000, 60_000, 120_000)
 _FALLBACK = {"DONE": "done", "FAILED": "backend_failed", "REFUSED": "backend_refused", "RUNNING": "policy",
              "SIMULATED": "simulated"}
@@ -35,8 +38,9 @@ def push(at: int, current: Current, door: ControlDoor, view: WorldView, frozen: 
         return outcome
     pending = (outcome or current.outcome).state == "PENDING"
     if at >= current.deadline_at and not (frozen and pending):
-        if pending and (outcome or current.outcome).reason == "target_busy":  # it was never sent
-            return Outcome(current.action.id, "REFUSED", "target_busy", at=at)
+        reason = (outcome or current.outcome).reason
+        if pending and reason in NEVER_SENT:
+            return Outcome(current.action.id, "REFUSED", reason, at=at)
         return Outcome(current.action.id, "FAILED", "deadline_exceeded", _took(at, current), at)
     same = outcome is not None and (outcome.state, outcome.reason) == (current.outcome.state, current.outcome.reason)
     return None if same else outcome
@@ -57,14 +61,13 @@ def _ask(at: int, current: Current, door: ControlDoor, view: WorldView, frozen: 
         return Outcome(current.action.id, "REFUSED", current.withhold, at=at)
     if frozen or at < current.next_try_at:
         return None
-    if on_node(current.action.kind):
-        reason = _guarded(at, current, view)
-        if reason in TEMPORARY:
-            current.next_try_at = at + BACK_OFF_MS[min(current.tries, len(BACK_OFF_MS) - 1)]
-            current.tries += 1
-            return Outcome(current.action.id, "PENDING", str(reason), at=at)
-        if reason is not None:
-            return Outcome(current.action.id, "REFUSED", reason, at=at)
+    reason = _guarded(at, current, view)
+    if reason in TEMPORARY:
+        current.next_try_at = at + BACK_OFF_MS[min(current.tries, len(BACK_OFF_MS) - 1)]
+        current.tries += 1
+        return Outcome(current.action.id, "PENDING", str(reason), at=at)
+    if reason is not None:
+        return Outcome(current.action.id, "REFUSED", reason, at=at)
     current.tried = True
     try:
         return _told(at, current, door.submit(current.action))
@@ -81,16 +84,30 @@ def _poll(door: ControlDoor, current: Current) -> Outcome:
 
 def _guarded(at: int, current: Current, view: WorldView) -> str | None:
     """The guards that are asked again over the world as it is at this moment. Raises Unavailable."""
-    action = current.action
-    ask = Ask(at, action.incident, action.target.key, (action.target.node or "",), (), frozenset((action.kind,)))
-    return first_reason(ask, World(Limits(), Ledger(), view.nodes()), BEFORE_COMMAND)
+    action, nodes = current.action, view.nodes()
+    kinds = frozenset((action.kind,))
+    if on_node(action.kind):
+        ask = Ask(at, action.incident, action.target.key, (action.target.node or "",), (), kinds, ours=current.ours)
+    else:
+        ask = Ask(at, action.incident, action.target.key, (), (action.target.job or "",), kinds)
+    return first_reason(ask, World(Limits(), Ledger(), nodes, job_nodes=nodes_of_jobs(nodes)), BEFORE_COMMAND)
+
+
+def nodes_of_jobs(nodes: Mapping[str, NodeView]) -> dict[str, list[str]]:
+    """Where each job runs, as the world sees it."""
+    out: dict[str, list[str]] = {}
+    for view in nodes.values():
+        for job in view.jobs:
+            out.setdefault(job, []).append(view.node)
+    return out
 
 
 def _told(at: int, current: Current, outcome: Outcome) -> Outcome:
     """The door's word with the action's id, a time and a reason of the closed list."""
     state = outcome.state if outcome.state in FINAL or outcome.state == "RUNNING" else "RUNNING"
     reason = outcome.reason if outcome.reason in ACTION_REASONS else _FALLBACK[state]
-    return Outcome(current.action.id, state, reason, max(0.0, outcome.took_seconds), outcome.at or at)
+    detail = outcome.detail[:LONGEST_DETAIL] if outcome.detail else None
+    return Outcome(current.action.id, state, reason, max(0.0, outcome.took_seconds), outcome.at or at, detail)
 
 
 def _took(at: int, current: Current) -> float:

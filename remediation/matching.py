@@ -7,8 +7,10 @@ reached yet, lets later rules speak; where none does, its reason says what is wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 
 from core.types import Incident
+from remediation.plan import jobs_of
 from remediation.policy import Match, Policy, Rule
 
 LabelsOf = Callable[[str], Mapping[str, str]]
@@ -31,6 +33,8 @@ def unmet(match: Match, incident: Incident, at: int, labels_of: LabelsOf) -> str
     lists = ((match.fault, incident.fault), (match.scope, incident.scope), (match.klass, incident.klass),
              (match.owner, incident.owner))
     if any(allowed and value not in allowed for allowed, value in lists):
+        return "no_rule"
+    if match.job and not any(fnmatchcase(job, pattern) for job in jobs_of(incident) for pattern in match.job):
         return "no_rule"
     if match.labels:
         # A part whose labels nobody knows is not one that carries them.

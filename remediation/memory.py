@@ -12,8 +12,12 @@ from core.types import Action, Outcome
 from remediation.hands import touches
 from remediation.kinds import FINAL
 from remediation.ledger import Ledger, latest
+from remediation.pacing import Pace
 from remediation.plan import Planned
+from remediation.spares import SpareBook, is_check
 from remediation.track import Current, Lingering, Track, track_in, track_out
+from remediation.untouched import Untouched
+from remediation.worth import Worth
 
 STATE_VERSION = 1
 
@@ -27,6 +31,11 @@ class Memory:
     tracks: dict[str, Track] = field(default_factory=dict)
     lingering: dict[str, Lingering] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
+    untouched: Untouched = field(default_factory=Untouched)
+    pace: Pace = field(default_factory=Pace)
+    spares: SpareBook = field(default_factory=SpareBook)
+    gaps: dict[str, int] = field(default_factory=dict)  # nodes whose exporters may be silent by our doing, until when (ms)
+    worths: dict[str, Worth] = field(default_factory=dict)  # by incident, as last weighed; made anew each tick, not kept
 
     def dump(self) -> str:
         """The same text for the same memory."""
@@ -34,12 +43,15 @@ class Memory:
             "version": STATE_VERSION, "frozen": self.frozen, "last_at": self.last_at,
             "tracks": [track_out(self.tracks[k]) for k in sorted(self.tracks)],
             "lingering": {k: asdict(self.lingering[k]) for k in sorted(self.lingering)},
-            "ledger": self.ledger.dump(),
+            "ledger": self.ledger.dump(), "untouched": self.untouched.dump(),
+            "pace": asdict(self.pace), "spares": self.spares.dump(),
+            "gaps": {k: self.gaps[k] for k in sorted(self.gaps)},
         }
         return json.dumps(state, separators=(",", ":"), ensure_ascii=False)
 
     def adopt_rows(self, rows: Sequence[tuple[Action, Outcome]]) -> None:
         """Adds what only the store's action rows know: a newer word on a command, or commands of a forgotten incident."""
+        rows = [row for row in rows if not is_check(row[0].incident)]  # a spare's test is no attempt on an incident
         self.ledger.add_rows(rows)
         for action, outcome in latest(rows).values():
             track = self.tracks.get(action.incident)
@@ -66,6 +78,10 @@ def read_memory(text: str) -> Memory:
         memory.lingering = {str(k): Lingering(v["incident"], tuple(v["nodes"]), tuple(v["jobs"]), int(v["until"]))
                             for k, v in state.get("lingering", {}).items()}
         memory.ledger.load(state.get("ledger", ()))
+        memory.pace = Pace(**state.get("pace", {}))
+        memory.untouched.load(state.get("untouched", {}))
+        memory.spares.load(state.get("spares", {}))
+        memory.gaps = {str(k): int(v) for k, v in state.get("gaps", {}).items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput("engine state", "", str(error), "what Engine.dump wrote is needed") from None
     for track in memory.tracks.values():

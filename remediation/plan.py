@@ -7,11 +7,13 @@ way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from core.clock import rfc3339
 from core.types import Incident, Target
+from remediation.diagnose import ask
 from remediation.kinds import KINDS, NODE_PARTS, SHARED_SCOPES, commands, on_node
-from remediation.policy import Attempt
+from remediation.policy import Attempt, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,37 @@ def make_plan(attempt: Attempt, incident: Incident) -> Plan:
     for step in attempt.do:
         if commands(step.kind) and incident.scope in SHARED_SCOPES:
             return Plan(reason="shared_cause")
+        if commands(step.kind) and crashes_by_itself(incident):
+            return Plan(reason="software_crash_loop")
         targets = _targets(step.kind, incident, jobs)
         if not targets and not (KINDS[step.kind].subject == "job" and touches_node):
             return Plan(reason="unknown_culprit")
-        steps += [Planned(step.kind, t, step.args, step.deadline_seconds) for t in targets]
+        steps += [_planned(step, target, incident, [s.kind for s in steps]) for target in targets]
     return Plan(tuple(steps))
+
+
+def _planned(step: Step, target: Target, incident: Incident, before: list[str]) -> Planned:
+    """The step on its target; a diagnosis is told what it is about."""
+    if step.kind != "diagnose":
+        return Planned(step.kind, target, step.args, step.deadline_seconds)
+    args, deadline = ask(step.args, step.deadline_seconds, target, incident, before)
+    return Planned(step.kind, target, args, deadline)
+
+
+def crashes_by_itself(incident: Incident) -> bool:
+    """A crash loop of the job's own software or data: no part is named, because none is to blame."""
+    culprit = incident.culprit
+    return incident.fault == "job_crash_loop" and (culprit is None or culprit.kind not in NODE_PARTS)
+
+
+def from_before(plan: Plan, since: Mapping[str, int]) -> Plan:
+    """The plan with `before` (RFC 3339) in each step that starts a job again: it is to load a checkpoint that was complete by
+    then. since: when a job's loss may have stopped being a number (ms), for those of which it did."""
+    def dated(step: Planned) -> Planned:
+        at = since.get(step.target.job or "") if KINDS[step.kind].subject == "job" else None
+        return step if at is None else replace(step, args={**step.args, "before": rfc3339(at)})
+
+    return replace(plan, steps=tuple(map(dated, plan.steps)))
 
 
 def _targets(kind: str, incident: Incident, jobs: tuple[str, ...]) -> tuple[Target, ...]:

@@ -18,12 +18,15 @@ from core.yamlfile import Node, build, parse_yaml, read_yaml
 from remediation.kinds import KINDS
 from remediation.lint import lint
 
-__all__ = ["Attempt", "Limits", "Match", "Policy", "Rule", "Step", "Verify", "lint", "parse_policy", "read_policy"]
+__all__ = ["Attempt", "Limits", "Match", "Policy", "Rule", "SpareRules", "Step", "Verify", "lint", "parse_policy", "read_policy"]
 
 OWNERS = ("infra", "network", "storage", "facilities", "job owner")
 CLASSES = ("page", "ticket", "log")
 FINALLY = ("escalate",)
 MOST = 1e9
+LONGEST_PERIOD = 7 * 86_400.0  # as far back as the ledger surely counts
+DRAIN_WAITS = ("checkpoint", "cheapest", "nothing")
+MOST_TIMES = 50  # HyperPod's own default of retries (jobMaxRetryCount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,11 @@ class Limits:
     concurrent_nodes: nodes that attempts work on at one time. pool_ratio, pool_nodes: nodes that Greylag may hold out of
     service, the larger of the share (rounded down) and the number; 0 forbids. per_hour: attempts started in an hour.
     per_job_per_day: attempts that touch one job in 24 h. spare_floor: spares that stay untouched. cooldown_seconds: rest
-    of a part after an attempt of another incident.
+    of a part after an attempt of another incident. damping_half_life_seconds: the rest doubles with each attempt on the
+    part, an attempt counting half after so long; 0 = it does not grow. per_node_per_week: attempts on one node in 7 days,
+    then a person looks at it. per_leaf: nodes behind one leaf switch that may be out at one time, whoever took them out; 0
+    forbids. release_seconds: after a freeze attempts start so far apart. approval_seconds: how long a proposal, and the
+    approval of one, hold.
     """
 
     concurrent_nodes: int = 2
@@ -43,13 +50,29 @@ class Limits:
     per_job_per_day: int = 3
     spare_floor: int = 1
     cooldown_seconds: float = 3600.0
+    damping_half_life_seconds: float = 86_400.0
+    per_node_per_week: int = 5
+    per_leaf: int = 2
+    release_seconds: float = 60.0
+    approval_seconds: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpareRules:
+    """How spares are looked after. diagnose_every_seconds: each is tested so often; 0 = never. unchecked_max_seconds: one
+    whose last passed test is longer ago is neither counted nor used; 0 = its age does not count. level: of the tests."""
+
+    diagnose_every_seconds: float = 0.0
+    unchecked_max_seconds: float = 0.0
+    level: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """What a rule is about; an empty list is any. duration_seconds_min: since the onset.
 
-    labels: the inventory's labels of the culprit's node, all equal.
+    labels: the inventory's labels of the culprit's node, all equal. job: names, or patterns with `*`, of which the
+    incident slows one.
     """
 
     fault: tuple[str, ...] = ()
@@ -59,6 +82,7 @@ class Match:
     labels: Mapping[str, str] = field(default_factory=dict)
     klass: tuple[str, ...] = ()
     owner: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +108,43 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Steps, one after another; the next only when the previous is DONE."""
+    """Steps, one after another; the next only when the previous is DONE. place: its index in the file's list; an attempt
+    with `times: 3` stands three times in the rule's."""
 
     do: tuple[Step, ...]
+    place: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A match and what follows from it. finally_ (`finally`): escalate, or None."""
+    """A match and what follows from it. finally_ (`finally`): escalate, or None.
+
+    period_seconds: above 0, the ladder of attempts is the job's and not the incident's: all attempts of the rule for one
+    job within a period of so long count as steps down one ladder, and a new period begins with the first after it.
+    """
 
     name: str
     match: Match = Match()
     attempts: tuple[Attempt, ...] = ()
     verify: Verify = Verify()
     finally_: str | None = None
+    period_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The file. The first rule that matches wins. mode: observe | propose | act."""
+    """The file. The first rule that matches wins. mode: observe | propose | act.
+
+    lines: where what is said about the policy stands in the file, by `rules[0]`, `rules[0].attempts[1]`, `limits.per_hour`.
+    """
 
     version: int
     mode: str = "observe"
     limits: Limits = Limits()
     rules: tuple[Rule, ...] = ()
     file: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    spares: SpareRules = SpareRules()
 
     def rule(self, name: str | None) -> Rule | None:
         """The rule of that name, None where there is none."""
@@ -118,6 +154,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class _AttemptFile:
     do: tuple[Any, ...]
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +164,7 @@ class _RuleFile:
     attempts: tuple[_AttemptFile, ...] = ()
     verify: Verify = Verify()
     finally_: str | None = None
+    period_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +172,7 @@ class _PolicyFile:
     version: int
     mode: str = "observe"
     limits: Limits = Limits()
+    spares: SpareRules = SpareRules()
     rules: tuple[_RuleFile, ...] = ()
 
 
@@ -152,6 +191,7 @@ def _policy(data: Any, file: str) -> Policy:
     _need(raw.version == 1, _at(data, "version", file), "version", raw.version, "allowed is: 1")
     _one_of(MODES, _at(data, "mode", file), "mode", raw.mode)
     _check_limits(raw.limits, data.get("limits"), file)
+    _check_spares(raw.spares, data.get("spares"), file)
     nodes = data.get("rules") or []
     rules: list[Rule] = []
     for i, (rule, node) in enumerate(zip(raw.rules, nodes, strict=True)):
@@ -160,7 +200,7 @@ def _policy(data: Any, file: str) -> Policy:
         _need(bool(rule.name.strip()) and not taken, _at(node, "name", file), f"{path}.name", rule.name,
               "a name that no other rule has is needed")
         rules.append(_rule(rule, node, file, path))
-    return Policy(raw.version, raw.mode, raw.limits, tuple(rules), file)
+    return Policy(raw.version, raw.mode, raw.limits, tuple(rules), file, _lines(data), raw.spares)
 
 
 def _rule(raw: _RuleFile, node: Any, file: str, path: str) -> Rule:
@@ -168,12 +208,28 @@ def _rule(raw: _RuleFile, node: Any, file: str, path: str) -> Rule:
     _check_verify(raw.verify, node.get("verify"), file, f"{path}.verify")
     if raw.finally_ is not None:
         _one_of(FINALLY, _at(node, "finally", file), f"{path}.finally", raw.finally_)
-    attempts = []
+    _number(raw.period_seconds, 0, LONGEST_PERIOD, _at(node, "period_seconds", file), f"{path}.period_seconds")
+    attempts: list[Attempt] = []
     for i, (one, at) in enumerate(zip(raw.attempts, node.get("attempts") or [], strict=True)):
         where, key = _at(at, "do", file), f"{path}.attempts[{i}].do"
         _need(bool(one.do), where, key, [], "at least one step is needed")
-        attempts.append(Attempt(tuple(_step(s, where, f"{key}[{j}]") for j, s in enumerate(one.do))))
-    return Rule(raw.name, raw.match, tuple(attempts), raw.verify, raw.finally_)
+        _number(one.times, 1, MOST_TIMES, _at(at, "times", file), f"{path}.attempts[{i}].times")
+        attempts += [Attempt(tuple(_step(s, where, f"{key}[{j}]") for j, s in enumerate(one.do)), i)] * one.times
+    return Rule(raw.name, raw.match, tuple(attempts), raw.verify, raw.finally_, raw.period_seconds)
+
+
+def _lines(data: Any) -> dict[str, int]:
+    """The line of each limit, rule and attempt of a policy that was read."""
+    out: dict[str, int] = {}
+    limits = data.get("limits")
+    if isinstance(limits, Node):
+        out |= {f"limits.{key}": line for key, line in limits.lines.items()} | {"limits": limits.line}
+    for i, rule in enumerate(data.get("rules") or []):
+        if isinstance(rule, Node):
+            out |= {f"rules[{i}].{key}": line for key, line in rule.lines.items()} | {f"rules[{i}]": rule.line}
+        attempts = rule.get("attempts") or []
+        out |= {f"rules[{i}].attempts[{j}]": one.line for j, one in enumerate(attempts) if isinstance(one, Node)}
+    return out
 
 
 def _step(raw: Any, where: str, path: str) -> Step:
@@ -198,14 +254,28 @@ def _step(raw: Any, where: str, path: str) -> Step:
             continue
         scalar = value is None or isinstance(value, (str, bool)) or (number and _finite(value))
         _need(scalar, where, key, value, "text, a finite number, true, false or null is needed")
+        if (kind, name) == ("drain", "wait_for"):
+            _one_of(DRAIN_WAITS, where, key, value)
         plain[name] = value
     return Step(kind, plain, deadline)
 
 
 def _check_limits(limits: Limits, node: Any, file: str) -> None:
-    for name in ("concurrent_nodes", "pool_nodes", "per_hour", "per_job_per_day", "spare_floor", "cooldown_seconds"):
+    for name in ("concurrent_nodes", "pool_nodes", "per_hour", "per_job_per_day", "spare_floor", "cooldown_seconds",
+                 "damping_half_life_seconds", "per_node_per_week", "per_leaf", "release_seconds"):
         _number(getattr(limits, name), 0, MOST, _at(node, name, file), f"limits.{name}")
+    # An approval that holds for no whole tick can never be given.
+    _number(limits.approval_seconds, 60, MOST, _at(node, "approval_seconds", file), "limits.approval_seconds")
     _number(limits.pool_ratio, 0, 1, _at(node, "pool_ratio", file), "limits.pool_ratio")
+
+
+def _check_spares(spares: SpareRules, node: Any, file: str) -> None:
+    for name in ("diagnose_every_seconds", "unchecked_max_seconds"):
+        _number(getattr(spares, name), 0, MOST, _at(node, name, file), f"spares.{name}")
+    _number(spares.level, 1, 4, _at(node, "level", file), "spares.level")
+    if spares.unchecked_max_seconds > 0:
+        _number(spares.diagnose_every_seconds, 0, spares.unchecked_max_seconds, _at(node, "diagnose_every_seconds", file),
+                "spares.diagnose_every_seconds")
 
 
 def _check_match(match: Match, node: Any, file: str, path: str) -> None:

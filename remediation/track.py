@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from core.types import Action, Outcome, Target
@@ -15,7 +16,7 @@ class Current:
     """The step under way.
 
     tried: it may have reached the world, so the world is asked before it is submitted (again). withhold: why it must not
-    be submitted any more, should the world not know it. deadline_at, next_try_at: ms.
+    be submitted any more, should the world not know it. deadline_at, next_try_at: ms. ours: the attempt took its node out.
     """
 
     action: Action
@@ -25,10 +26,26 @@ class Current:
     withhold: str | None = None
     next_try_at: int = 0
     tries: int = 0
+    ours: bool = False
 
     @property
     def final(self) -> bool:
         return self.outcome.state in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a job was: seconds a step, tokens a second per GPU, ranks that were heard; None = not known."""
+
+    job: str
+    seconds: float | None = None
+    tokens: float | None = None
+    ranks: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """True where there is a speed to compare with."""
+        return bool(self.seconds) or bool(self.tokens)
 
 
 @dataclass(slots=True)
@@ -40,7 +57,10 @@ class Track:
     the attempt have been written. command_deadline, retry_at, tries: of the step under way, over all its tries. ended_at, ended: when and
     how the last attempt ended (step_failed, verify_failed, resolved). cordoned: nodes that we took out and have not
     given back. simulated: the policy mode in which it was simulated. follows: the attempt follows a failed step, whose
-    idle part need not show evidence. proposal: what waits for a person; approval: who said yes and when.
+    idle part need not show evidence. proposal: what waits for a person; approval: who said yes and when. asks: why the
+    world wants a person's yes. lost: (ms, GPU-hours)
+    marks of what the incident had cost by then; lost_gpus: what it costs in an hour, None = not known yet. before: how fast the
+    incident's jobs were before its onset.
     """
 
     incident: str
@@ -58,8 +78,7 @@ class Track:
     current: Current | None = None
     nodes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
-    before_job: str | None = None
-    before_seconds: float | None = None
+    before: tuple[Speed, ...] = ()
     ended_at: int | None = None
     ended: str = ""
     verify_at: int | None = None
@@ -67,11 +86,14 @@ class Track:
     held_since: int | None = None
     proposal: Action | None = None
     approval: tuple[str, int] | None = None
+    asks: str = ""
     simulated: str = ""
     follows: bool = False
     cordoned: tuple[str, ...] = ()
     cordon_told: bool = False
     closed_at: int | None = None
+    lost: tuple[tuple[int, float], ...] = ()
+    lost_gpus: float | None = None
 
     @property
     def working(self) -> bool:
@@ -97,7 +119,22 @@ class Lingering:
 
 def track_out(track: Track) -> dict[str, Any]:
     """A track as JSON types."""
-    return asdict(track)
+    out: dict[str, Any] = plain(track)
+    return out
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON types: as `dataclasses.asdict`, which copies each value and takes six times as long."""
+    if type(value) in _SCALARS:
+        return value
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, (tuple, list)):
+        return [plain(one) for one in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def track_in(row: dict[str, Any]) -> Track:
@@ -110,7 +147,11 @@ def track_in(row: dict[str, Any]) -> Track:
         out["current"] = Current(**{**current, "action": action_in(current["action"]),
                                     "outcome": Outcome(**current["outcome"])})
     out["proposal"] = None if row["proposal"] is None else action_in(row["proposal"])
+    out["lost"] = tuple((int(at), float(hours)) for at, hours in row.get("lost", ()))
     out["approval"] = None if row["approval"] is None else (str(row["approval"][0]), int(row["approval"][1]))
+    old = (out.pop("before_job", None), out.pop("before_seconds", None))  # of a state that only knew step times
+    before = row.get("before", () if old[0] is None else ({"job": old[0], "seconds": old[1]},))
+    out["before"] = tuple(Speed(**one) for one in before)
     for name in ("nodes", "jobs", "cordoned"):
         out[name] = tuple(row[name])
     return Track(**out)

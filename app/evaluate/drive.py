@@ -10,7 +10,7 @@ import numpy as np
 
 from app.evaluate.baselines import StaticRules
 from app.evaluate.facts import Part, Ran, Said, Truth
-from app.evaluate.plan import Planned, harms, is_wide, stands
+from app.evaluate.plan import NEVER_SHOWN, Planned, harms, is_wide, stands
 from app.virtual import VirtualSite
 from core.clock import TICK_MS, process_cpu_seconds
 from core.types import Batch, Incident, Layout
@@ -105,7 +105,7 @@ def _truth(world: World, programme: Programme, planted: Planted, tier: str) -> T
     jobs = tuple(j.name for j in world.jobs.values() if rows & set(j.nodes))
     impact = None if stands(plugin) else planted.severity if harms(plugin) else 0.0
     return Truth(plugin.name, plugin.fault or "", plugin.scope, culprit, tuple(world.nodes[r].name for r in sorted(rows)), jobs,
-                 planted.at, onset_of(planted), end, impact, plugin.tier <= tier, is_wide(plugin))
+                 planted.at, onset_of(planted), end, impact, plugin.tier <= tier and plugin.name not in NEVER_SHOWN, is_wide(plugin))
 
 
 def onset_of(planted: Planted) -> int:

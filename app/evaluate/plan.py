@@ -20,7 +20,7 @@ from core.protocols import FaultPlugin
 from fleet.build import all_plugins
 from fleet.hardware import DEFAULT_KIND, NODE_TYPES, NodeType
 from fleet.jobs import SHAPES
-from fleet.scenario import Entry, FleetSpec, JobSpec, Scenario, duration_text, node_names
+from fleet.scenario import Entry, FleetSpec, JobSpec, Scenario, duration_text, node_names, seconds_of
 from fleet.telemetry import TIERS
 
 STREAM = 8201
@@ -34,11 +34,20 @@ JOB_NODES = 3
 # Many jobs on one fleet cost little more than few, and each has its own faults; more than this, and names run out.
 FEWEST_JOBS, MOST_JOBS = 4, 16
 SERVERS, SERVER_NODES = 2, 2
+# A job that hung is killed after ten minutes, starts again after three and then loads: what makes it slow next comes so much later
+# and stays, for a run that has no past cannot be seen to become slower.
+AFTER_STOP_MINUTES = 3.5
 # A scenario with so many faults a job is full enough; else the fullest of some is taken.
 TRIES, ENOUGH = 12, 2.0
 WIDE_PLACES = ("switch", "spine", "rack", "pdu", "cooling", "storage", "label", "fleet")
-# What needs longer than a period to show: checkpoints are minutes apart, a crash loop needs three runs, a disk fills.
-SLOW = frozenset({"checkpoint_stale", "job_crash_loop", "silent_corruption", "gpu_memory_leaked", "disk_full", "clock_skew"})
+# What needs longer than a period to show: checkpoints are minutes apart, a crash loop needs three runs, a disk fills, and a small
+# flap comes every five minutes (one is none: it counts from the third on).
+SLOW = frozenset({"checkpoint_stale", "job_crash_loop", "silent_corruption", "gpu_memory_leaked", "disk_full", "clock_skew", "link_flap"})
+# What is planted, and no telemetry of the fleet tells: who computes wrong shows in each rank's own numbers only (its gradient
+# norm before the exchange, its own check for NaN), and the fleet's ranks tell the job's. It must raise no false incident.
+NEVER_SHOWN = frozenset({"silent_corruption"})
+# Memory that somebody holds beside a running job may be a second program's; it is told when the job has ended.
+ENDS_ITS_RUN, END_AFTER_SECONDS = "gpu_memory_leaked", (30.0, 120.0)
 ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
 TIER_WEIGHTS = {"A": 0.1, "B": 0.45, "C": 0.2, "D": 0.25}
 TYPE_WEIGHT = 0.85      # of the usual node; the others share the rest
@@ -239,7 +248,10 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
             if own != (lane == 0) or "inference" in plugin.needs or not free:
                 continue
             node = job * JOB_NODES + nodes[2 if lane else period]
-            draft.entries.append(_entry(draft, item, plugins, period, slow, node, f"train-{job + 1}"))
+            late = bool(taken) and lane == 0 and stands(plugins[taken[-1].plant])
+            draft.entries.append(_entry(draft, item, plugins, period, slow, node, f"train-{job + 1}", late))
+            if plugin.fault == ENDS_ITS_RUN:
+                draft.entries.append(_end_of_run(draft, draft.entries[-1], f"train-{job + 1}"))
             for span in spans:
                 draft.names[span][str(plugin.fault)] += 1
             taken.append(fits.pop(place))
@@ -256,10 +268,11 @@ def _most(plugin: FaultPlugin) -> int:
 
 
 def _entry(draft: _Draft, item: Item, plugins: Mapping[str, FaultPlugin], period: int, slow: bool, node: int | None = None,
-           job: str | None = None) -> Entry:
+           job: str | None = None, late: bool = False) -> Entry:
+    """slow: it lasts over both periods; late: a fault before it stopped its job."""
     plugin, rng = plugins[item.plant], draft.rng
-    begins = 60 * (WARM_MINUTES + PERIOD_MINUTES * period + float(rng.uniform(*ONSET_MINUTES)))
-    lasts = None if slow else duration_text(60 * float(rng.uniform(*LASTS_MINUTES)))
+    begins = 60 * (WARM_MINUTES + PERIOD_MINUTES * period + (AFTER_STOP_MINUTES if late else 0.0) + float(rng.uniform(*ONSET_MINUTES)))
+    lasts = None if slow or late else duration_text(60 * float(rng.uniform(*LASTS_MINUTES)))
     onset, seed = plugin.onsets[int(rng.integers(0, len(plugin.onsets)))], int(rng.integers(1 << 31))
     name, device = None, None
     if plugin.place != "job" and node is not None:
@@ -270,6 +283,12 @@ def _entry(draft: _Draft, item: Item, plugins: Mapping[str, FaultPlugin], period
             device = f"{draft.kind.nic_names[int(rng.integers(0, draft.kind.nics))]}/1"
     return Entry(fault=item.plant, at=duration_text(begins), for_=lasts, node=name, device=device,
                  job=job if plugin.place == "job" else None, severity=_severity(plugin, item.small, rng), onset=onset, seed=seed)
+
+
+def _end_of_run(draft: _Draft, entry: Entry, job: str) -> Entry:
+    """The job ends in order a little after the entry, and starts again later."""
+    after = seconds_of(entry.at) + float(draft.rng.uniform(*END_AFTER_SECONDS))
+    return Entry(look_alike="job_start_end", at=duration_text(after), job=job, seed=int(draft.rng.integers(1 << 31)))
 
 
 def _names(draft: _Draft) -> list[str]:

@@ -50,6 +50,7 @@ class Tally:
     found: list[Found] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     node_days: float = 0.0
+    cluster_days: float = 0.0
 
     @property
     def counted(self) -> list[Found]:
@@ -92,6 +93,7 @@ def tally(judged: Iterable[Judged], fault: str | None = None) -> Tally:
     out = Tally()
     for one in judged:
         out.node_days += one.ran.node_days
+        out.cluster_days += one.ran.node_days / one.ran.nodes
         out.found += [f for f in one.found if fault is None or f.truth.fault == fault]
         out.words += [w for w in one.words if w.word != MERGED and (fault is None or w.said.fault == fault)]
     return out
@@ -131,10 +133,11 @@ def _plants(counted: Sequence[Found]) -> dict[str, Any]:
 
 
 def false_row(one: Tally) -> dict[str, Any]:
-    """False incidents with the node-days in which they came and the 95 % upper bound, both also per 1,000."""
+    """False incidents with the node-days in which they came and the 95 % upper bound, both also per 1,000. cluster_days: days of
+    whole scenarios, which is what incidents of a job come by."""
     count = sum(w.false for w in one.words)
     upper, per = poisson_upper(count), 1000 / one.node_days if one.node_days else None
-    return {"count": count, "node_days": round(one.node_days, 2), "upper_95": round(upper, 2),
+    return {"count": count, "node_days": round(one.node_days, 2), "cluster_days": round(one.cluster_days, 3), "upper_95": round(upper, 2),
             "per_1000_node_days": None if per is None else round(count * per, 2),
             "upper_95_per_1000_node_days": None if per is None else round(upper * per, 2)}
 

@@ -39,6 +39,7 @@ from collectors.push.series import FORGET_MS, SeriesBook
 from collectors.push.spool import Spool, SpoolFailed, SpoolFull
 from collectors.push.syslog_server import SyslogServer
 from collectors.readings import Reading, ReadingScrapes
+from core.access import Tokens
 from core.clock import Clock
 from core.config import GreylagConfig, check_listen
 from core.protocols import SourcePlugin
@@ -54,6 +55,7 @@ MOST_IN_MEMORY = 2_000_000  # samples that are kept parsed; what is beyond is re
 OWNER_AWAY_MS = 15 * 60_000
 RETRY_SECONDS = 5
 HOLD_MS = 10_000
+MAY_PUSH = frozenset({"sender", "operator"})
 SWEEP_MS = 60_000
 TOO_OLD = "a sample is more than 10 minutes older than the newest one of its series: it was left out."
 TOO_NEW = "a sample's time is more than 10 minutes ahead of this machine's clock: it was left out."
@@ -81,6 +83,7 @@ class PushReceiver:
         self._logs = PushedLogs(sources)
         self._readings = ReadingScrapes(mapper)
         self._http = HttpServer(self._handle, self.limits)
+        self._tokens = Tokens(config.tokens)
         self._refused: Counter[str] = Counter()
         self._syslog = SyslogServer(self._take_syslog, self._refused)
         self._folder = config.resolve(config.data_dir) / "spool" / worker
@@ -103,7 +106,8 @@ class PushReceiver:
         for first, after in self._spool.spans():
             self._backlog.extend((number, None, 0) for number in range(max(first, self._spool.place), after))
         if self._config.push_listen is not None:
-            await self._http.start(*check_listen(self._config.file, self._config.push_listen, "push_listen"))
+            await self._http.start(*check_listen(self._config.file, self._config.push_listen, "push_listen",
+                                                 self._tokens.asked))
         if self._config.syslog_listen is not None:
             await self._syslog.start(*check_listen(self._config.file, self._config.syslog_listen, "syslog_listen"))
 
@@ -155,6 +159,7 @@ class PushReceiver:
             return Answer(404, f"pushes are taken at {', '.join(ENDPOINTS)}.\n".encode())
         if request.method != "POST":
             return Answer(405, b"pushes are sent by POST.\n", headers={"Allow": "POST"})
+        self._check_token(request)
         now = self._clock.now_ms()
         meta = meta_for(endpoint, request.headers, request.peer, now)
         self._check_owner(endpoint.full_status, now)
@@ -168,6 +173,16 @@ class PushReceiver:
         if refused and not (parsed.size and endpoint.kind.startswith("otlp")):
             return refusal(endpoint, meta.content_type, PushRefused(400, "refused", _summed(parsed)))
         return done(endpoint, meta.content_type, refused, parsed.sentence)
+
+    def _check_token(self, request: Request) -> None:
+        """Where tokens are asked for, a push needs one of a sender or an operator."""
+        if not self._tokens.asked:
+            return
+        holder = self._tokens.holder(request.headers.get("authorization"))
+        if holder is None:
+            raise PushRefused(401, "no_token", "a token is needed: `Authorization: Bearer TOKEN`.")
+        if holder.role not in MAY_PUSH:
+            raise PushRefused(403, "no_token", f"the role {holder.role} of {holder.name} does not allow pushes.")
 
     def _check_owner(self, status: int, now_ms: int) -> None:
         if self.spool.place < self.spool.next and now_ms - self._progress_ms > OWNER_AWAY_MS:

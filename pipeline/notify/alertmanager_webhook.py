@@ -1,7 +1,8 @@
 """Incidents as Alertmanager's webhook, version 4: what receivers that people already have understand.
 
-One message for each opening, reopening and end of an incident. Labels are identity (they do not change while the incident
-lives), annotations are text. `groupKey` and the message's id are stable, so a receiver can drop repeats.
+One message for each opening, reopening, change of hands and end of an incident. Labels are identity (they do not change while
+the incident lives), annotations are text. `groupKey` and the message's id are stable, so a receiver can drop repeats. A
+storm is one message with an alert for each member, up to `MOST_ALERTS`; `truncatedAlerts` counts the others.
 """
 
 from __future__ import annotations
@@ -10,18 +11,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import httpx
-
 from core.clock import rfc3339
-from core.errors import Refused, Unavailable
-from core.faults import faults
 from core.protocols import NotifierPlugin
 from core.render import dumps
-from core.targets import CLOSED_STATES
-from core.types import Incident, Outbound
-from pipeline.runbooks import runbook_url
+from core.types import Incident, Notice, Outbound
+from pipeline.notify import words
+from pipeline.notify.posting import Poster
 
 NOT_ENDED = "0001-01-01T00:00:00Z"  # what Alertmanager writes while an alert fires
+MOST_ALERTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,60 +46,51 @@ def labels_of(one: Incident) -> dict[str, str]:
     return {k: v for k, v in sorted(found.items()) if v}
 
 
-def annotations_of(one: Incident, links: Mapping[str, str]) -> dict[str, str]:
+def annotations_of(one: Incident, links: Mapping[str, str], note: str = "") -> dict[str, str]:
     """Text for people, rendered from the incident's own numbers."""
-    where = str(one.culprit) if one.culprit else f"no single part (scope {one.scope})"
-    known = faults().get(one.fault)
-    evidence = "; ".join(
-        f"{e.signal} {_short(e.observed)} {e.unit}" + (f", expected {_short(e.expected)}" if e.expected is not None else "")
-        for e in one.evidence[:4]
-    )
     found = {
-        "summary": f"{one.fault} on {where}: {known.means if known else one.fault}",
-        "description": evidence,
+        "summary": f"{one.fault} on {words.place(one)}: {words.meaning(one.fault)}",
+        "description": "; ".join(words.evidence_of(one)),
         "confidence": f"{one.confidence:.2f}",
         "state": one.state,
         "reason": one.reason,
         "lost_gpu_hours": f"{one.lost_gpu_hours:.2f}",
+        "runbook_url": words.runbook_link(one, links),
     }
-    if known is not None:
-        found["runbook_url"] = runbook_url(one.fault, links)
     if links.get("explorer_url"):
-        found["explorer"] = f"{links['explorer_url'].rstrip('/')}/incident?incident={one.id}"
+        found["explorer"] = words.page_link(one, links)
+    if note:
+        found["note"] = note
     return found
 
 
-def _short(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
-
-
-def render(incidents: Sequence[Incident], at: int, links: Mapping[str, str]) -> str | None:
-    """The webhook's body; None when there is nothing to say (merged incidents say nothing of their own)."""
-    told = [one for one in incidents if one.state != "merged"]
+def render(notice: Notice, links: Mapping[str, str]) -> str | None:
+    """The webhook's body; None when there is nothing to say."""
+    told = notice.incidents[:MOST_ALERTS]
     if not told:
         return None
     base = links.get("external_url", "").rstrip("/")
-    labels, texts = [labels_of(one) for one in told], [annotations_of(one, links) for one in told]
+    labels, texts = [labels_of(one) for one in told], [annotations_of(one, links, notice.note) for one in told]
     alerts = []
     for one, own, text in zip(told, labels, texts, strict=True):
-        ended = one.state in CLOSED_STATES
+        over = words.ended(one)
         alerts.append({
-            "status": "resolved" if ended else "firing",
+            "status": "resolved" if over else "firing",
             "labels": own,
             "annotations": text,
             "startsAt": rfc3339(one.onset_at),
-            "endsAt": rfc3339(one.resolved_at or at) if ended else NOT_ENDED,
-            "generatorURL": f"{base}/api/greylag/v1/incidents/{one.id}",
+            "endsAt": rfc3339(one.resolved_at or notice.at) if over else NOT_ENDED,
+            "generatorURL": words.api_link(one, links),
             "fingerprint": hashlib.sha256(dumps(own).encode()).hexdigest()[:16],
         })
-    firing = any(one.state not in CLOSED_STATES for one in told)
+    single = len(notice.incidents) == 1 and notice.event not in words.STORMS
     return dumps({
         "version": "4",
-        "groupKey": "{}:{incident=\"" + ",".join(one.id for one in told) + "\"}",
-        "truncatedAlerts": 0,
-        "status": "firing" if firing else "resolved",
+        "groupKey": "{}:{incident=\"" + notice.key + "\"}",
+        "truncatedAlerts": len(notice.incidents) - len(told),
+        "status": "resolved" if all(words.ended(one) for one in told) else "firing",
         "receiver": "greylag",
-        "groupLabels": {"incident": told[0].id} if len(told) == 1 else {},
+        "groupLabels": {"incident": told[0].id} if single else {},
         "commonLabels": _common(labels),
         "commonAnnotations": _common(texts),
         "externalURL": base,
@@ -115,22 +104,16 @@ def _common(many: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 class Webhook:
-    """POSTs bodies to one URL. 2xx is taken; 429 and 5xx are worth another try; other answers are final."""
+    """POSTs bodies to one URL."""
 
     def __init__(self, params: Params) -> None:
         self._params = params
-        self._http = httpx.Client(timeout=params.timeout_seconds, follow_redirects=False)
+        self._poster = Poster("alertmanager_webhook", params.timeout_seconds)
 
     def deliver(self, message: Outbound) -> None:
+        """Raises Unavailable, or Refused for good."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
-        try:
-            answer = self._http.post(self._params.url, content=message.body.encode(), headers=headers)
-        except httpx.HTTPError as error:
-            raise Unavailable(f"{self._params.url}: {error}") from None
-        if answer.status_code == 429 or answer.status_code >= 500:
-            raise Unavailable(f"{self._params.url}: HTTP {answer.status_code}")
-        if answer.status_code >= 300:
-            raise Refused("receiver_refused", f"{self._params.url}: HTTP {answer.status_code}")
+        self._poster.post(self._params.url, message.body.encode(), headers)
 
 
 PLUGIN = NotifierPlugin("alertmanager_webhook", Params, Webhook, render)

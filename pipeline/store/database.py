@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from core.errors import GreylagError, Unavailable
-from pipeline.store.schema import connect, database_file, first_line, prepare
+from pipeline.store.schema import APPEND_ONLY, connect, database_file, first_line, prepare
 
 DEADLINE_SECONDS = 10.0
 MEMORY_LIMIT = "1GB"
@@ -103,7 +103,10 @@ class Database:
 
     def put(self, cursor: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, tuple[pa.DataType, Sequence[Any]]],
             key: str | None = None) -> None:
-        """Writes rows given as columns. key: the column by which they replace older rows (None = they are appended)."""
+        """Writes rows given as columns. key: the column by which they replace older rows (None = they are appended).
+        Raises GreylagError for a key in a table that is only ever added to."""
+        if key is not None and table in APPEND_ONLY:
+            raise GreylagError(f"{self.where}: rows of {table} are never replaced")
         if not any(len(values) for _, values in columns.values()):
             return
         rows = pa.table({name: pa.array(list(values), kind) for name, (kind, values) in columns.items()})

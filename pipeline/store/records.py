@@ -16,15 +16,16 @@ from core.clock import rfc3339
 from core.errors import GreylagError
 from core.protocols import TickCommit
 from core.render import plain
-from core.types import Action, Finding, Incident, Outbound, Outcome, PartPast
+from core.types import Action, Finding, Incident, Outcome, PartPast
+from pipeline.store.audit import Audit
 from pipeline.store.codec import decode, encode
-from pipeline.store.database import Database
+from pipeline.store.outbox import Outbox
 
 LAST_TICK = "last_tick"
 TEXT, WHOLE = pa.string(), pa.int64()
 
 
-class Records(Database):
+class Records(Audit, Outbox):
     """Findings, incidents, the action ledger, the journal, the outbox and the state of the judgement."""
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ class Records(Database):
             self._write_findings(cursor, commit.findings)
             self._write_incidents(cursor, commit.incidents)
             self._write_ledger(cursor, commit)
-            self._write_outbox(cursor, commit.outbox)
+            self._write_outbox(cursor, commit.outbox, commit.tick)
             self._write_records(cursor, commit)
             self._write_parts(cursor, commit.parts)
             state = dict(commit.state or {})
@@ -65,29 +66,6 @@ class Records(Database):
             "opened_ms": (WHOLE, [i.opened_at for i in last]), "updated_ms": (WHOLE, [i.updated_at for i in last]),
             "resolved_ms": (WHOLE, [i.resolved_at for i in last]), "body": (TEXT, [encode(i) for i in last])}, key="id")
 
-    def _write_ledger(self, cursor: duckdb.DuckDBPyConnection, commit: TickCommit) -> None:
-        rows = commit.actions
-        first = self._next(cursor, "ledger") if rows else 0
-        self.put(cursor, "ledger", {
-            "seq": (WHOLE, range(first, first + len(rows))), "tick_ms": (WHOLE, [commit.tick] * len(rows)),
-            "action_id": (TEXT, [a.id for a, _ in rows]), "incident": (TEXT, [a.incident for a, _ in rows]),
-            "kind": (TEXT, [a.kind for a, _ in rows]), "node": (TEXT, [a.target.node for a, _ in rows]),
-            "state": (TEXT, [o.state for _, o in rows]), "reason": (TEXT, [o.reason for _, o in rows]),
-            "action": (TEXT, [encode(a) for a, _ in rows]), "outcome": (TEXT, [encode(o) for _, o in rows])})
-
-    def _write_outbox(self, cursor: duckdb.DuckDBPyConnection, messages: Sequence[Outbound]) -> None:
-        if not messages:
-            return
-        known = {str(row[0]) for row in cursor.execute("SELECT id FROM outbox WHERE id IN (SELECT unnest(?))",
-                                                       [[m.id for m in messages]]).fetchall()}
-        new = list({m.id: m for m in messages if m.id not in known}.values())
-        first = self._next(cursor, "outbox")
-        self.put(cursor, "outbox", {
-            "seq": (WHOLE, range(first, first + len(new))), "id": (TEXT, [m.id for m in new]),
-            "notifier": (TEXT, [m.notifier for m in new]), "incident": (TEXT, [m.incident for m in new]),
-            "at_ms": (WHOLE, [m.at for m in new]), "body": (TEXT, [m.body for m in new]),
-            "result": (TEXT, [None] * len(new))})
-
     def _write_records(self, cursor: duckdb.DuckDBPyConnection, commit: TickCommit) -> None:
         rows = commit.records
         first = self._next(cursor, "records") if rows else 0
@@ -110,15 +88,6 @@ class Records(Database):
         """Commits entries of the parts' ledger outside of a tick: what was made from an older store's incidents."""
         with self.transaction() as cursor:
             self._write_parts(cursor, parts)
-
-    @staticmethod
-    def _next(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
-        return int(cursor.execute(f"SELECT coalesce(max(seq), 0) + 1 FROM {table}").fetchall()[0][0])
-
-    def outbox_done(self, message_id: str, result: str) -> None:
-        """The message has been delivered, or refused for good: it is no longer pending. result: what became of it."""
-        with self.transaction() as cursor:
-            cursor.execute("UPDATE outbox SET result = ? WHERE id = ?", [result, message_id])
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def last_tick(self) -> int | None:
@@ -178,6 +147,12 @@ class Records(Database):
         return [{"at": rfc3339(tick), "action": plain(decode(Action, a)), "outcome": plain(decode(Outcome, o))}
                 for tick, a, o in self._ledger(incident, since, limit)]
 
+    def diagnoses(self, limit: int = 20_000) -> list[tuple[Action, Outcome]]:
+        """The newest `limit` ends of diagnoses, oldest first."""
+        rows = self.rows("SELECT action, outcome FROM ledger WHERE kind = 'diagnose' AND state IN ('DONE', 'FAILED') "
+                         "ORDER BY seq DESC LIMIT ?", [limit])
+        return [(decode(Action, a), decode(Outcome, o)) for a, o in reversed(rows)]
+
     def part_records(self, limit: int = 1_000_000) -> list[PartPast]:
         """The ledger of parts, the newest changed first."""
         rows = self.rows("SELECT body FROM parts ORDER BY updated_ms DESC, key LIMIT ?", [limit])
@@ -188,19 +163,13 @@ class Records(Database):
         rows = self.rows("SELECT seq, line FROM records WHERE seq > ? ORDER BY seq LIMIT ?", [after_seq, limit])
         return [(int(seq), str(line)) for seq, line in rows]
 
-    def outbox_pending(self, notifier: str | None = None, limit: int = 1000) -> list[Outbound]:
-        """Messages that are not delivered yet, in the order in which they were committed."""
-        where, values = _where({"notifier = ?": notifier})
-        where += (" AND" if where else " WHERE") + " result IS NULL"
-        rows = self.rows(f"SELECT id, notifier, incident, at_ms, body FROM outbox{where} ORDER BY seq LIMIT ?",
-                         [*values, limit])
-        return [Outbound(*row) for row in rows]
-
     def record_stats(self) -> dict[str, Any]:
         """Rows of each table, and the last tick."""
         tables = ("events", "findings", "incidents", "ledger", "records", "outbox")
         counts = self.rows("SELECT " + ", ".join(f"(SELECT count(*) FROM {t})" for t in tables))[0]
-        return {**dict(zip(tables, counts, strict=True)), "last_tick": self.last_tick()}
+        outbox = self.outbox_counts().values()
+        return {**dict(zip(tables, counts, strict=True)), "messages_waiting": sum(waiting for waiting, _ in outbox),
+                "dead_letters": sum(dead for _, dead in outbox), "last_tick": self.last_tick()}
 
 
 def _where(conditions: dict[str, Any]) -> tuple[str, list[Any]]:

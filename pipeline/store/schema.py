@@ -56,9 +56,16 @@ OTHERS = (
 )
 # Tables that came after version 2. An older program goes on without them, so they make no new version.
 ADDED = {
+    "outbox_tries": "CREATE TABLE IF NOT EXISTS outbox_tries (id VARCHAR, tries BIGINT, error VARCHAR)",
     "parts": "CREATE TABLE IF NOT EXISTS parts (key VARCHAR, kind VARCHAR, node VARCHAR, updated_ms BIGINT, incidents BIGINT,"
              " body VARCHAR)",
+    "ledger_notes": "CREATE TABLE IF NOT EXISTS ledger_notes (seq BIGINT, tick_ms BIGINT, incident VARCHAR, attempt BIGINT,"
+                    " event VARCHAR, actor VARCHAR, body VARCHAR)",
+    "ledger_seals": "CREATE TABLE IF NOT EXISTS ledger_seals (number BIGINT, tick_ms BIGINT, last_seq BIGINT,"
+                    " last_note BIGINT, seal VARCHAR)",
 }
+# Rows of these are never changed nor taken out: what was done stays on record.
+APPEND_ONLY = frozenset({"ledger", "ledger_notes", "ledger_seals"})
 
 
 def database_file(path: Path) -> Path:

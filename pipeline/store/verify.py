@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from core.errors import BadInput
+from pipeline.store.audit import broken_seals
 from pipeline.store.database import Database
 from pipeline.store.kinds import LONG
 from pipeline.store.schema import database_file, first_line
@@ -43,7 +44,7 @@ def verify(path: Path) -> list[str]:
         segments = Segments(file.parent / FOLDER)
         with database.reading(3600.0) as cursor:
             segments.load(cursor)
-            return [*_files(segments), *_tables(cursor, segments), *_catalogue(cursor)]
+            return [*_files(segments), *_tables(cursor, segments), *_catalogue(cursor), *broken_seals(cursor)]
     finally:
         database.close()
 

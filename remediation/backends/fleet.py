@@ -6,6 +6,7 @@ clock does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,10 +77,15 @@ class FleetView:
         try:
             rows = answer.json()
             rows = rows["nodes"] if isinstance(rows, dict) else rows
-            return {str(r["node"]): NodeView(str(r["node"]), str(r["state"]), r.get("held_by"), tuple(r.get("jobs") or ()))
-                    for r in rows}
+            return {str(r["node"]): NodeView(str(r["node"]), str(r["state"]), r.get("held_by"), tuple(r.get("jobs") or ()),
+                                             r.get("maintenance"), _moment(r.get("checked_at"))) for r in rows}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise Unavailable("the fleet's list of nodes could not be read") from None
+
+
+def _moment(value: Any) -> int | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return int(value) if known else None
 
 
 def _asked(client: httpx.Client, method: str, path: str, body: Any = None) -> httpx.Response:
@@ -106,7 +112,9 @@ def _outcome(action_id: str, row: Mapping[str, Any]) -> Outcome:
     at, took = row.get("at"), row.get("took_seconds")
     try:
         moment = parse_rfc3339(at) if isinstance(at, str) else int(at or 0)
-        return Outcome(action_id, str(row["state"]), str(row.get("reason") or ""), float(took or 0.0), moment)
+        detail = row.get("detail")
+        return Outcome(action_id, str(row["state"]), str(row.get("reason") or ""), float(took or 0.0), moment,
+                       str(detail) if detail else None)
     except (ValueError, TypeError):
         raise Unavailable(f"the fleet's answer to {action_id} could not be read") from None
 

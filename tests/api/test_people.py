@@ -48,7 +48,7 @@ def page(node: str) -> Layout:
 
 def quick(owner: Owner) -> None:
     """No detector judges here: what is held is given by `hold`."""
-    owner.brain.loop.run = lambda window: Changes()  # type: ignore[method-assign]
+    owner.brain.loop.run = lambda window, gaps=(): Changes()  # type: ignore[method-assign]
 
 
 def hold(owner: Owner, findings: list[Finding]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.clock import rfc3339
 from core.reasons import ACTION_REASONS
 from core.targets import ACTION_KINDS
 from core.types import Target
@@ -338,3 +339,24 @@ def test_ways_of_recovery_cost_what_they_cost():
         took[way] = _finish(world, door, "i/1/1").took_seconds
         assert act(door, "i/1/2", "resume_job", JOB, mode="magic").reason == "not_supported"
     assert took["full"] > took["in_process"]
+
+
+@pytest.mark.parametrize("verb", ["resume_job", "restart_process", "shrink_job"])
+def test_a_start_from_before_a_moment_loads_nothing_newer(verb):
+    """`before`: the newest checkpoint that was complete by then, now and at every later start."""
+    world, _, door, job = _ready()
+    run_until(world, lambda: len(job.store.complete) >= 2, 3600)
+    old = job.store.complete[-2]
+    act(door, "i/1/1", verb, JOB, before=rfc3339(old.done + 1000))
+    assert _finish(world, door, "i/1/1").state == "DONE"
+    assert job.last_checkpoint == old.step
+
+
+@pytest.mark.parametrize(("before", "reason"), [("2020-01-01T00:00:00Z", "no_checkpoint"), ("yesterday", "not_supported")])
+def test_where_nothing_is_old_enough_the_start_is_refused(before, reason):
+    """The job goes on as it is, and no checkpoint is thrown away."""
+    world, _, door, job = _ready()
+    run_until(world, lambda: len(job.store.complete) >= 1, 3600)
+    outcome = act(door, "i/1/1", "resume_job", JOB, before=before)
+    assert (outcome.state, outcome.reason) == ("REFUSED", reason)
+    assert (job.alive, len(job.store.complete)) == (True, 1)

@@ -17,7 +17,7 @@ from core.clock import monotonic_seconds, parse_rfc3339, rfc3339, wall_ms
 from core.errors import Refused, Unavailable
 from core.protocols import TickCommit
 from core.telemetry import Telemetry
-from core.types import Evidence, Incident, Outbound, Target
+from core.types import Evidence, Incident, Notice, Outbound, Target
 from pipeline.notify import alertmanager_webhook as webhook
 from pipeline.store.duck import DuckStore
 from pipeline.store.writer import StoreWriter
@@ -74,8 +74,12 @@ def receiver() -> Iterator[Callable[..., Receiver]]:
         one.close()
 
 
+def notice(one: Incident) -> Notice:
+    return Notice("resolved" if one.state in ("resolved", "merged") else "opened", AT, one.id, (one,))
+
+
 def body(**changes: object) -> dict[str, object]:
-    text = webhook.render([replace(INCIDENT, **changes)], AT, LINKS)  # type: ignore[arg-type]
+    text = webhook.render(notice(replace(INCIDENT, **changes)), LINKS)  # type: ignore[arg-type]
     return json.loads(text or "{}")
 
 
@@ -112,9 +116,16 @@ def test_labels_do_not_change_while_the_incident_lives() -> None:
     assert first == body(state="acting", confidence=0.5, lost_gpu_hours=9.0)["alerts"][0]["fingerprint"]  # type: ignore[index]
 
 
-def test_a_merged_incident_says_nothing() -> None:
-    """The wider incident speaks for it."""
-    assert webhook.render([replace(INCIDENT, state="merged")], AT, LINKS) is None
+def test_a_merged_incident_ends() -> None:
+    """The wider incident speaks for it from now on: its own alert must not fire for ever."""
+    assert body(state="merged", resolved_at=AT)["alerts"][0]["status"] == "resolved"  # type: ignore[index]
+
+
+def test_a_storm_is_one_body_within_its_bound() -> None:
+    """An alert for each of the first members; the others are counted."""
+    many = tuple(replace(INCIDENT, id=f"inc-{i:012d}") for i in range(150))
+    found = json.loads(webhook.render(Notice("storm", AT, "storm-1", many, total=150, still_open=150), LINKS) or "{}")
+    assert (len(found["alerts"]), found["truncatedAlerts"], found["groupLabels"]) == (100, 50, {})
 
 
 def message(receiver: Receiver) -> tuple[webhook.Webhook, Outbound]:
@@ -160,7 +171,7 @@ def deliver_from(path: Path, url: str, want: Callable[[], bool], seconds: float 
 
 def commit(path: Path, *ids: str) -> None:
     store = DuckStore(path)
-    rows = tuple(Outbound(i, "hook", INCIDENT.id, AT, webhook.render([INCIDENT], AT, LINKS) or "") for i in ids)
+    rows = tuple(Outbound(i, "hook", INCIDENT.id, AT, webhook.render(notice(INCIDENT), LINKS) or "") for i in ids)
     store.commit_tick(TickCommit(AT, outbox=rows))
     store.close()
 

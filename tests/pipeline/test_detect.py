@@ -211,3 +211,22 @@ def test_restart_and_order_change_nothing(words: list[list[str]], cut: int, rng:
         assert one.run(window(tick(i))) == two.run(window(tick(i)))
     assert one.open() == two.open()
     assert one.dump() == two.dump()
+
+
+@pytest.mark.parametrize(("fault", "opens"), [("target_down", False), ("gpu_lost", False), ("exporter_stale", False), ("thermal_throttle", True)])
+def test_a_planned_silence_opens_nothing(fault: str, opens: bool) -> None:
+    """While a GPU of the node is reset its exporters may fall silent; what is no silence is judged as ever."""
+    words = [replace(said("f"), fault=fault)]
+    loop = Script(*[words] * 6).loop(fault=fault)
+    news = [bool(loop.run(window(tick(i)), {str(GPU.node)}).opened) for i in range(6)]
+    assert any(news) == opens
+
+
+def test_a_planned_silence_freezes_what_was_open_and_ends_with_the_plan() -> None:
+    """A finding that was open before stays as it is; after the gap the silence counts again."""
+    words = [replace(said("f"), fault="gpu_lost")]
+    loop = Script(*[words] * 12).loop(fault="gpu_lost")
+    news = [loop.run(window(tick(i)), {str(GPU.node)} if 3 <= i < 6 else ()) for i in range(12)]
+    assert [i for i, one in enumerate(news) if one.opened] == [2]
+    assert not any(one.ended for one in news)
+    assert len(loop.open()) == 1

@@ -8,12 +8,16 @@ import pytest
 
 from app.brain import Brain, NotifyRoute
 from core.errors import BadInput
+from core.protocols import NodeView
+from core.targets import ACTION_KINDS
 from core.telemetry import Telemetry
 from core.types import Event, Finding, Incident, Target
 from pipeline.changes import LabelChanges
 from pipeline.detect import Changes
 from pipeline.marks import KEPT_MS, Mark, Marks, mark_of
 from pipeline.notify.alertmanager_webhook import PLUGIN
+from remediation.engine import Engine
+from remediation.policy import parse_policy
 from tests.pipeline.worlds import T0, batch, finding, inventory, layout, scrape, tick, window
 
 HOT, OTHER = Target("gpu", "n1", "0", "GPU-n1"), Target("gpu", "n2", "0", "GPU-n2")
@@ -21,7 +25,7 @@ HOT, OTHER = Target("gpu", "n1", "0", "GPU-n1"), Target("gpu", "n2", "0", "GPU-n
 
 def brain() -> Brain:
     made = Brain({}, {}, inventory(nodes=[{"name": "n1"}, {"name": "n2"}]), None, Telemetry(), [NotifyRoute("hook/0", PLUGIN)])
-    made.loop.run = lambda seen: Changes()  # type: ignore[method-assign]
+    made.loop.run = lambda seen, gaps=(): Changes()  # type: ignore[method-assign]
     return made
 
 
@@ -32,6 +36,37 @@ def ticks(site: Brain, first: int, last: int, *findings: Finding) -> list[str]:
     for i in range(first, last + 1):
         sent += [message.id.split("/")[1] for message in site.tick(tick(i)).commit.outbox]
     return sent
+
+
+class Two:
+    """A world of two nodes behind one leaf, of which the second is out."""
+
+    def nodes(self) -> dict[str, NodeView]:
+        return {"n1": NodeView("n1", "in_service"), "n2": NodeView("n2", "drained", "ada")}
+
+
+ACTS = """
+version: 1
+mode: act
+rules:
+- name: hot
+  attempts: [{do: [drain, diagnose, undrain]}]
+  finally: escalate
+"""
+
+
+def test_remediation_knows_silences_and_the_inventory() -> None:
+    """No action begins on what is silenced; once that ends, none on the last node in service of a rail group."""
+    site = brain()
+    site.set_inventory(inventory(nodes=[{"name": "n1", "leaf": "leaf-1"}, {"name": "n2", "leaf": "leaf-1"}]))
+    site.engine = Engine(parse_policy(ACTS), frozenset(ACTION_KINDS), Two())
+    ticks(site, 0, 1, finding(HOT, at=tick(1)))
+    assert (only(site).state, only(site).reason) == ("holding", "last_of_rail")
+    site.marks.add(mark_of("silence", only(site), tick(1), "anna", {"seconds": 45}))
+    ticks(site, 2, 3, finding(HOT, at=tick(3)))
+    assert (only(site).state, only(site).reason) == ("holding", "silenced")
+    ticks(site, 4, 5, finding(HOT, at=tick(5)))
+    assert only(site).reason == "last_of_rail"
 
 
 def only(site: Brain) -> Incident:

@@ -103,7 +103,7 @@ def test_without_trainer_metrics_quiet_is_enough():
     owner.until("verifying", 8)
     owner.facts.findings = []
     owner.until("resolved", 10)
-    assert owner.state() == ("resolved", "recovered")
+    assert owner.state() == ("resolved", "quiet")
 
 
 def test_a_job_that_does_not_step_has_not_recovered():

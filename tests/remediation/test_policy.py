@@ -63,7 +63,7 @@ def test_what_ships_is_read_and_clean(path):
 WORDS = {
     "version": "version.yaml:1: version: got 2, allowed is: 1",
     "mode": "mode.yaml:2: mode: got 'auto', allowed are: observe, propose, act",
-    "unknown_key": "unknown_key.yaml:2: limit: got an unknown key, allowed are: limits, mode, rules, version, did you mean 'limits'?",
+    "unknown_key": "unknown_key.yaml:2: limit: got an unknown key, allowed are: limits, mode, rules, spares, version, did you mean 'limits'?",
     "ratio": "ratio.yaml:3: limits.pool_ratio: got 1.5, a number from 0 to 1 is needed",
     "infinite": "infinite.yaml:3: limits.cooldown_seconds: got inf, a number from 0 to 1e+09 is needed",
     "unknown_fault": "unknown_fault.yaml:4: rules[0].match.fault: got 'thermal_throtle', allowed are: thermal_throttle",
@@ -79,6 +79,8 @@ WORDS = {
     "same_name": "same_name.yaml:4: rules[1].name: got 'hot', a name that no other rule has is needed",
     "no_name": "no_name.yaml:3: rules[0].name: got nothing, this key is required",
     "verify": "verify.yaml:4: rules[0].verify.step_time_ratio_max: got 0.5, a number from 1 to 1e+09 is needed",
+    "approval": "approval.yaml:3: limits.approval_seconds: got 5.0, a number from 60 to 1e+09 is needed",
+    "leaf": "leaf.yaml:3: limits.per_leaf: got -1, a number from 0 to 1e+09 is needed",
     "not_yaml": "not_yaml.yaml:3: got YAML that does not parse",
     "not_a_mapping": "not_a_mapping.yaml: got ['drain'], a mapping is needed",
 }
@@ -121,7 +123,7 @@ LINTS = [
     (make(rule(**{"finally": ""})), "no `finally`"),
     (make(rule(attempts="[{do: [drain, resume_job]}]")), "never gives it back"),
     (make(rule(attempts="[{do: [exclude_node, resume_job]}]")), "never gives it back"),
-    (make(rule(attempts="[{do: [drain, escalate, resume_job]}]")), None),
+    (make(rule(attempts="[{do: [drain, resume_job, escalate]}]")), None),
     (make(rule(attempts="[{do: [drain, undrain, resume_job]}]")), "no diagnose passed"),
     (make(rule(attempts="[{do: [drain, diagnose, undrain, resume_job]}]")), None),
     (make(rule(attempts="[{do: [drain, replace]}]")), "no step brings the job back"),
@@ -157,7 +159,8 @@ def test_lint_names_each_weakness(text, says):
 def test_lint_knows_what_the_backend_lacks():
     """A kind that the backend cannot carry out is named; Greylag's own kinds need none."""
     said = lint(parse_policy(make(rule(attempts="[{do: [drain, replace, resume_job, notify]}]"))), {"drain", "resume_job"})
-    assert said == ["rule 'a' uses replace, which the backend cannot carry out"]
+    assert len(said) == 1
+    assert "rule 'a' uses replace, which the backend cannot carry out" in said[0]
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(ACTION_KINDS)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from core.errors import Unavailable
-from core.protocols import NodeView
+from core.protocols import Checkpoint, NodeView
 from core.targets import CLOSED_STATES
 from core.types import Action, Finding, Incident, JobState, Outcome, Target
-from remediation.engine import Engine, Step
+from remediation.engine import Engine, Site, Step
 from remediation.kinds import KINDS
 from remediation.policy import Policy, parse_policy
 
@@ -156,14 +156,35 @@ def cluster(nodes: int = 6, spares: int = 2) -> World:
 
 @dataclass
 class Facts:
-    """What the engine may know of the work. steps: (from ms, seconds) rows, the last that began before `end` counts."""
+    """What the engine may know of the work. steps, tokens, heard: (from ms, value) rows of step time, tokens a second per GPU
+    and ranks, the last that began before `end` counts. saves: checkpoints by job; nonfinite: since when, by job; in_use: whether the GPUs of a node compute."""
 
     findings: list[Finding] = field(default_factory=list)
     steps: list[tuple[int, float | None]] = field(default_factory=lambda: [(0, 2.0)])
     jobs: dict[str, JobState] = field(default_factory=lambda: {"train": JobState("train", "train")})
+    tokens: list[tuple[int, float | None]] = field(default_factory=list)
+    heard: list[tuple[int, int | None]] = field(default_factory=lambda: [(0, 8)])
+    saves: dict[str, Checkpoint] = field(default_factory=dict)
+    nonfinite: dict[str, int] = field(default_factory=dict)
+    in_use: dict[str, bool] = field(default_factory=dict)
 
     def step_seconds(self, job: str, start: int, end: int) -> float | None:
         return next((s for at, s in reversed(self.steps) if at < end), None)
+
+    def tokens_per_second(self, job: str, start: int, end: int) -> float | None:
+        return next((t for at, t in reversed(self.tokens) if at < end), None)
+
+    def ranks(self, job: str, start: int, end: int) -> int | None:
+        return next((n for at, n in reversed(self.heard) if at < end), None)
+
+    def checkpoint(self, job: str) -> Checkpoint:
+        return self.saves.get(job, Checkpoint())
+
+    def gpu_in_use(self, gpu: Target) -> bool | None:
+        return self.in_use.get(gpu.node or "")
+
+    def nonfinite_since(self, job: str) -> int | None:
+        return self.nonfinite.get(job)
 
     def open_findings(self) -> list[Finding]:
         return self.findings
@@ -178,10 +199,12 @@ class Owner:
     def __init__(self, rules: Policy, world: World, facts: Facts | None = None, kinds: Iterable[str] = ALL_KINDS) -> None:
         self.rules, self.world, self.facts, self.kinds = rules, world, facts or Facts(), frozenset(kinds)
         self.freeze_file = False
+        self.site: Site | None = None
         self.at = T0 + 120_000
         self.incidents: dict[str, Incident] = {}
         self.rows: list[tuple[Action, Outcome]] = []
         self.carried: list[tuple[Action, Outcome]] = []
+        self.mortal = True  # False where it will not die any more: what a restart needs is not kept then
         self.saved: tuple[str, dict[str, Incident]] = ("", {})
         self.steps: list[Step] = []
         self.engine = self._new()
@@ -197,7 +220,7 @@ class Owner:
     def decide(self) -> Step:
         """The tick's decisions, nothing committed."""
         self.world.now = self.at
-        step = self.engine.step(self.at, [i for i in self.incidents.values() if i.state not in CLOSED_STATES], self.facts)
+        step = self.engine.step(self.at, [i for i in self.incidents.values() if i.state not in CLOSED_STATES], self.facts, self.site)
         self.incidents |= {i.id: i for i in step.incidents}
         self.steps.append(step)
         return step
@@ -206,7 +229,8 @@ class Owner:
         """Rows, incidents and state, all together."""
         self.rows += [*self.carried, *step.actions]
         self.carried = []
-        self.saved = (self.engine.dump(), dict(self.incidents))
+        if self.mortal:
+            self.saved = (self.engine.dump(), dict(self.incidents))
 
     def carry(self) -> None:
         """To the door."""

@@ -1,0 +1,115 @@
+"""What a scorecard says of each fault, as chances to draw from: found or missed, how late, at the right part, how sure.
+
+Nothing here is assumed where the scorecard has a figure. A fault that it has none of gets the macro figure; a delay whose
+95th percentile is a miss gets the spread of all delays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.errors import BadInput
+
+Z95 = 1.644854
+COUNTED_IMPACT = 0.05  # as the scorecard counts: smaller impacts are in its `small`
+# Incidents that a job has and not a node: more nodes in a job bring no more of them.
+OF_A_JOB = ("stalled_loss", "nonfinite_loss", "loss_spike", "data_stall", "throughput_drop", "checkpoint_stale", "job_crash_loop",
+            "inference_slow", "straggler")
+# Of the logarithm of delays, where nothing tells it.
+USUAL_SIGMA = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Of one fault. recall, small: found, at an impact of 5 % and more and below it. top1: at the right part, where found.
+    p50_seconds, sigma: of the log-normal delay."""
+
+    recall: float
+    small: float
+    top1: float
+    p50_seconds: float
+    sigma: float
+
+    def delay_ms(self, rng: np.random.Generator) -> int:
+        """A delay from the fault's onset."""
+        return round(1000 * self.p50_seconds * math.exp(self.sigma * float(rng.standard_normal())))
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """faults: by fault. false: false incidents by fault, a node-day; of faults that are a job's, a day of the job. right, wrong: (confidence, weight) of incidents that
+    came true and of those that did not. file, sha256, suite, seed, node_days: of the scorecard."""
+
+    faults: Mapping[str, Chance]
+    false: Mapping[str, float]
+    right: tuple[tuple[float, float], ...]
+    wrong: tuple[tuple[float, float], ...]
+    file: str
+    sha256: str
+    suite: str
+    seed: int
+    node_days: float
+
+    def confidence(self, came_true: bool, rng: np.random.Generator) -> float:
+        """How sure an incident is of itself, as those of the scorecard were."""
+        bins = self.right if came_true else self.wrong or self.right
+        weights = np.array([w for _, w in bins])
+        return bins[int(rng.choice(len(bins), p=weights / weights.sum()))][0]
+
+
+def read_chances(path: str | Path) -> Chances:
+    """The scorecard that `greylag evaluate --out FILE` wrote. Raises BadInput for anything else."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput("evaluate", "--scorecard", str(path), f"a scorecard is needed ({error.strerror})") from None
+    try:
+        card = json.loads(data)
+        return _chances(card, str(path), hashlib.sha256(data).hexdigest())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput("evaluate", "--scorecard", str(path),
+                       f"what `greylag evaluate --out FILE` wrote is needed ({type(error).__name__}: {error})") from None
+
+
+def _chances(card: Mapping[str, Any], file: str, sha256: str) -> Chances:
+    macro, settings = card["macro"], card["settings"]
+    node_days = float(macro["node_days"])
+    if not node_days > 0 or macro["recall"] is None:
+        raise ValueError("it has no node-days or no faults")
+    faults = {name: _chance(row, macro) for name, row in card["faults"].items()}
+    false = {name: row["false"]["count"] / (row["false"]["cluster_days"] if name in OF_A_JOB else node_days)
+             for name, row in card["faults"].items() if row["false"]["count"]}
+    bins = card["calibration"]["confidence"]["bins"]
+    right = tuple((b["said"], b["true"]["n"] * b["true"]["value"]) for b in bins if b["true"]["value"] > 0)
+    wrong = tuple((b["said"], b["true"]["n"] * (1 - b["true"]["value"])) for b in bins if b["true"]["value"] < 1)
+    if not right:
+        raise ValueError("none of its incidents came true")
+    return Chances(faults, false, right, wrong, file, sha256, str(settings["suite"]), int(settings["first_seed"]), node_days)
+
+
+def _chance(row: Mapping[str, Any], macro: Mapping[str, Any]) -> Chance:
+    def value(key: str, otherwise: float) -> float:
+        found = row[key]["value"]
+        return float(otherwise if found is None else found)
+
+    recall = value("recall", macro["recall"])
+    p50, p95 = row["delay_p50_seconds"], row["delay_p95_seconds"]
+    middle = p50 if p50 is not None else macro["delay_p50_seconds"]
+    if middle is None:
+        raise ValueError("more than half of its faults were missed, so it has no delay")
+    sigma = math.log(max(1.0, p95 / p50)) / Z95 if p50 and p95 else _spread(macro)
+    return Chance(recall, value("small", recall), value("localisation_top1", macro["localisation_top1"] or 0.0),
+                  max(1.0, float(middle)), sigma)
+
+
+def _spread(macro: Mapping[str, Any]) -> float:
+    p50, p95 = macro["delay_p50_seconds"], macro["delay_p95_seconds"]
+    return math.log(max(1.0, p95 / p50)) / Z95 if p50 and p95 else USUAL_SIGMA

@@ -1,0 +1,97 @@
+"""`greylag evaluate --goodput --scorecard FILE`: reads the scorecard, runs the months, prints and keeps what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from app.evaluate.plan import TUNING_SEEDS
+from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS
+from app.goodput.chances import Chances, read_chances
+from app.goodput.study import TIMES, Span, compare
+from core.errors import BadInput
+from fleet.rates import groups
+from fleet.times import all_times
+from remediation.policy import read_policy
+
+SIZES = (64, 512, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputOptions:
+    """scorecard: what `greylag evaluate --out` wrote. nodes: sizes of the fleet. seeds: how many months of each size."""
+
+    scorecard: str | None
+    policy: str | None = None
+    nodes: Sequence[int] = SIZES
+    days: float = 30.0
+    seeds: int = 1
+    first_seed: int | None = None
+    out: str | None = None
+
+
+def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show: Callable[[str], None]) -> int:
+    """Runs it. tell: progress; show: the answer. Raises BadInput."""
+    if options.scorecard is None:
+        raise BadInput("evaluate", "--goodput", "no scorecard",
+                       "delays, misses and false alarms are drawn from one: --scorecard FILE, as `greylag evaluate --out FILE` writes it")
+    if not 0 < options.days <= 366 or any(not 8 <= n <= 4096 for n in options.nodes) or not 1 <= options.seeds <= 1000:
+        raise BadInput("evaluate", "--goodput", (options.nodes, options.days, options.seeds), "8 to 4096 nodes, up to 366 days, 1 to 1000 seeds")
+    file = options.policy or str(files("sample_data").joinpath("policies", "act.yaml"))
+    chances, policy = read_chances(options.scorecard), read_policy(file)
+    first = TUNING_SEEDS if options.first_seed is None else options.first_seed
+    spans = [Span(n, options.days, first + s) for n in options.nodes for s in range(options.seeds)]
+    for line in heading(chances, options.policy or "act.yaml as shipped"):
+        show(line)
+    rows = []
+    for row in compare(spans, chances, policy, tell):
+        rows.append(row)
+        show(told(row))
+    if options.out:
+        card = {"scorecard": {"file": chances.file, "sha256": chances.sha256, "suite": chances.suite, "first_seed": chances.seed,
+                              "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions()}
+        Path(options.out).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+def heading(chances: Chances, policy: str) -> list[str]:
+    """What the months rest on."""
+    return [f"scorecard {chances.file} (sha256 {chances.sha256[:16]}): suite {chances.suite}, first seed {chances.seed}, "
+            f"{chances.node_days:g} node-days; policy {policy}",
+            *(f"  {name}: {value}" for name, value in assumptions().items())]
+
+
+def assumptions() -> dict[str, str]:
+    """Times and rates with their sources."""
+    seconds = all_times()[TIMES].seconds
+    return {
+        **{f"rate {name}": group.source for name, group in groups().items()},
+        "operations": f"fleet/times.yaml, set {TIMES}: " + ", ".join(f"{k} {_span(v)}" for k, v in seconds.items() if k in (
+            "drain", "replace", "reboot", "reset_gpu", "diagnose_2", "queue", "repair")),
+        "people": f"start a failed job after {PERSON_MS / 60000:g} minutes, find a slow part that stays after {NOTICED_MS / 3.6e6:g} hours (our reading)",
+        "restart": f"the scheduler starts a failed job after {REQUEUE_MS / 60000:g} minutes without the nodes that it died of; slow parts as people find them",
+        "oracle": "knows each fault, its cost and its duration at its onset, and acts where acting costs less",
+    }
+
+
+def _span(value: object) -> str:
+    low, high = value if isinstance(value, (tuple, list)) else (value, value)
+    return f"{low:g} s" if low == high else f"{low:g}-{high:g} s"
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A row as a line."""
+    if "arm" in row:
+        shares = ", ".join(f"{k} {v:.2%}" for k, v in sorted(row["shares"].items(), key=lambda kv: -kv[1])[1:6])
+        more = "" if "found" not in row else (f"; found {row['found']}, missed {row['missed']}, healthy nodes acted on "
+                                              f"{row['healthy_nodes_acted_on']}, {row['repairs']} repairs, median {row['repair_seconds_median']} s")
+        return (f"{row['nodes']:>5} nodes {row['days']:g} d seed {row['seed']} {row['arm']:>8}: goodput {row['goodput_ratio']:.2%} "
+                f"({shares}), {row['cpu_seconds']:g} s CPU{more}")
+    closed = "no gap" if row["gap_closed"] is None else f"{row['gap_closed']:.2f} of the gap of {row['gap']:.2%} closed"
+    return (f"{row['nodes']:>5} nodes, {row['seeds']} months: {closed}; " + ", ".join(f"{a} {v:.2%}" for a, v in row["goodput_ratio"].items())
+            + f"; healthy nodes acted on {row['healthy_nodes_acted_on']} in {row['node_days']:g} node-days "
+              f"(95 % upper bound {row['healthy_upper_95_per_1000_node_days']:g} per 1,000)")

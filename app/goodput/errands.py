@@ -1,0 +1,74 @@
+"""What is done by hand or by a plain script: steps on the fleet one after another, tried again until they come off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from core.types import Target
+from fleet.operations import Operations
+from fleet.plants import NEVER
+
+RETRY_MS, LOOK_MS, TRIES = 60_000, 15_000, 240
+DEADLINE_SECONDS = 7200.0
+
+
+@dataclass(slots=True)
+class Errand:
+    """steps: (verb, target), in order. A step that fails or is refused is tried again after a minute, TRIES times in all."""
+
+    name: str
+    steps: Sequence[tuple[str, Target]]
+    next_at: int = 0
+    done: int = 0
+    tries: int = 0
+    asked: str | None = field(default=None)
+
+    @property
+    def over(self) -> bool:
+        """It is done, or given up."""
+        return self.done >= len(self.steps) or self.tries >= TRIES
+
+    def step(self, at: int, operations: Operations) -> None:
+        """Goes on as far as it goes at `at` (ms)."""
+        while not self.over and at >= self.next_at:
+            if self.asked is None:
+                self.tries += 1
+                self.asked = f"{self.name}/{self.done}/{self.tries}"
+                verb, target = self.steps[self.done]
+                operations.submit(self.asked, verb, target, {}, DEADLINE_SECONDS)
+            state = operations.poll(self.asked).state
+            if state == "RUNNING":
+                self.next_at = at + LOOK_MS
+                return
+            self.asked = None
+            if state == "DONE":
+                self.done += 1
+            else:
+                self.next_at = at + RETRY_MS
+
+
+@dataclass(slots=True)
+class Errands:
+    """Those under way; one for a job at a time."""
+
+    operations: Operations
+    running: dict[str, Errand] = field(default_factory=dict)
+    count: int = 0
+
+    def begin(self, job: str, steps: Sequence[tuple[str, Target]], at: int) -> None:
+        """Begins one for the job where none is under way."""
+        if job not in self.running:
+            self.count += 1
+            self.running[job] = Errand(f"errand-{job}-{self.count}", steps, at)
+
+    def step(self, at: int) -> None:
+        """All of them, at `at` (ms)."""
+        for job in list(self.running):
+            self.running[job].step(at, self.operations)
+            if self.running[job].over:
+                del self.running[job]
+
+    def next_ms(self) -> int:
+        """When the next of them wants to look."""
+        return min((e.next_at for e in self.running.values()), default=NEVER)

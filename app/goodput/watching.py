@@ -1,0 +1,296 @@
+"""Greylag on a fleet that is stepped from event to event: its own engine, policy and guards over incidents that are drawn.
+
+There is no telemetry between events, so whether, when and where a fault is found is drawn from the scorecard: the fault is
+missed, or an incident opens after a delay, on the right part or on another node, as sure of itself as those of the scorecard
+were. False incidents come at the scorecard's rate on parts that have nothing. Everything after that is the product's own code:
+`remediation.engine` with the policy decides, its guards hold back, the fleet's operations take their time and may fail, and
+what it verifies is the job's pace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from app.goodput.arms import REQUEUE_MS, Restarting, hard
+from app.goodput.chances import COUNTED_IMPACT, OF_A_JOB, Chances
+from core.clock import TICK_MS
+from core.faults import faults
+from core.protocols import Checkpoint
+from core.targets import ACTION_KINDS, CLOSED_STATES
+from core.types import Action, Finding, Incident, JobState, Target
+from fleet.eventstep import STANDS_STILL, EventWorld, RateJob
+from fleet.frames import FleetDoor
+from fleet.plants import NEVER, Planted
+from remediation.engine import Engine
+from remediation.kinds import on_node
+from remediation.policy import Policy
+
+DAY_MS = 86_400_000
+# Detectors let go of a part after about eight clear ticks, and a false incident is over when its cause is (our reading).
+OFF_MS, FALSE_MS = 120_000, 900_000
+# What a false incident makes of its job's pace: a tenth (our reading).
+FALSE_SLOWER = 0.1
+# How often an incident that only waits is looked at.
+WAIT_MS = 60_000
+# A node is healthy where nothing was wrong with it for so long: longer than evidence may be old.
+HEALTHY_AFTER_MS = 900_000
+# What the scheduler would do by itself, it does when Greylag has not.
+PATIENCE_MS = 3 * REQUEUE_MS
+
+
+@dataclass(slots=True)
+class Case:
+    """An incident and what is behind it. planted: None = nothing is. ends_at: of a false one."""
+
+    incident: Incident
+    planted: Planted | None
+    ends_at: int = NEVER
+    quiet_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Implements `core.protocols.WorkFacts` over the fleet as it is now."""
+
+    event: EventWorld
+    at: int
+    findings: tuple[Finding, ...]
+
+    def step_seconds(self, job: str, start: int, end: int) -> float | None:
+        """What a step takes now; of a time that is over, what a healthy one takes."""
+        running = self.event.world.jobs.get(job)
+        if not isinstance(running, RateJob) or not running._usual_ms:
+            return None
+        usual = running._usual_ms / 1000
+        if end < self.at:
+            return usual
+        stands = not running.alive or running.phase not in ("train", "eval", "checkpoint") or math.isnan(running.step_seconds)
+        return None if stands else usual * running.factor
+
+    def open_findings(self) -> Sequence[Finding]:
+        """Those of the open cases."""
+        return self.findings
+
+    def job(self, job: str) -> JobState | None:
+        """The job with its phase."""
+        running = self.event.world.jobs.get(job)
+        return None if running is None else JobState(job, running.phase, tuple(self.event.world.nodes[n].name for n in running.nodes))
+
+    def checkpoint(self, job: str) -> Checkpoint:
+        """The newest complete one."""
+        running = self.event.world.jobs.get(job)
+        saved = running.store.newest() if isinstance(running, RateJob) else None
+        if saved is None or not isinstance(running, RateJob):
+            return Checkpoint()
+        return Checkpoint(saved.done, float(saved.step), running.store.every_seconds, running.last_step_ms or None)
+
+    def tokens_per_second(self, job: str, start: int, end: int) -> float | None:
+        """By the step's pace."""
+        seconds = self.step_seconds(job, start, end)
+        running = self.event.world.jobs.get(job)
+        return None if seconds is None or not isinstance(running, RateJob) else running.shape.tokens_per_rank / seconds
+
+    def nonfinite_since(self, job: str) -> int | None:
+        """Since the fault's onset, where one of the open cases is of that kind."""
+        return next((f.onset_at for f in self.findings if f.fault == "nonfinite_loss" and f.target.job == job), None)
+
+    def ranks(self, job: str, start: int, end: int) -> int | None:
+        """How many it has now."""
+        running = self.event.world.jobs.get(job)
+        return running.ranks if running is not None and running.alive else None
+
+    def gpu_in_use(self, gpu: Target) -> bool | None:
+        """Whether a job computes on its node."""
+        node = self.event.world.find(gpu.node)
+        job = None if node is None else self.event.world.job_on(node.index)
+        return None if node is None else job is not None and job.alive
+
+
+@dataclass
+class Watching:
+    """The arm `greylag`: a watcher of an EventWorld. healthy_acted: (at, node, kind) of attempts on nodes that had nothing;
+    repairs: seconds from an incident's opening to its job running again, of those that ended recovered."""
+
+    event: EventWorld
+    chances: Chances
+    policy: Policy
+    seed: int
+    cases: dict[str, Case] = field(default_factory=dict)
+    healthy_acted: list[tuple[int, str, str]] = field(default_factory=list)
+    actions: dict[str, int] = field(default_factory=dict)
+    repairs: list[float] = field(default_factory=list)
+    missed: int = 0
+    found: int = 0
+
+    def __post_init__(self) -> None:
+        self.door = FleetDoor(self.event.operations)
+        self.engine = Engine(self.policy, frozenset(ACTION_KINDS), self.door)
+        self.fallback = Restarting(self.event, PATIENCE_MS, None)
+        self._seen: set[int] = set()
+        self._coming: list[tuple[int, Case]] = []
+        self._ill: dict[int, int] = {}
+        self._began: set[tuple[str, int]] = set()
+        self._rng = np.random.default_rng([self.seed, 8106])
+        self._tick = 0
+        self._look_at = 0
+        self._revision = -1
+        self._draw_false()
+
+    # --- what is found ------------------------------------------------------------------------------------------------
+    def _draw_false(self) -> None:
+        """All false incidents of the span, on parts that are drawn."""
+        scenario, rng = self.event.scenario, self._rng
+        span = scenario.end_ms - scenario.start_ms
+        names = [n.name for n in self.event.world.nodes[:scenario.fleet.nodes]]
+        for fault, per_day in sorted(self.chances.false.items()):
+            of_a_job = fault in OF_A_JOB
+            many = len(self.event.world.jobs) if of_a_job else len(names)
+            for at in np.sort(rng.uniform(0, span, int(rng.poisson(per_day * many * span / DAY_MS)))):
+                node = names[int(rng.integers(len(names)))]
+                opened = scenario.start_ms + int(at)
+                part = Target("gpu", node, str(int(rng.integers(self.event.world.kind.gpus)))) if faults()[fault].owner == "infra" \
+                    else Target("node", node)
+                self._coming.append((opened, self._case(fault, None, None if of_a_job else part, opened, opened, False, opened + FALSE_MS)))
+        self._coming.sort(key=lambda one: one[0])
+
+    def _notice(self, at: int) -> None:
+        """Faults that are new: each is drawn once."""
+        for planted in self.event.world.plants.current:
+            if not planted.present or planted.plugin.fault is None:
+                continue
+            for row in planted.place.rows:
+                self._ill[row] = at
+            if id(planted) in self._seen:
+                continue
+            self._seen.add(id(planted))
+            chance, rng = self.chances.faults[planted.plugin.fault], self._rng
+            found = float(rng.random()) < (chance.recall if hard(planted) or planted.severity >= COUNTED_IMPACT else chance.small)
+            delay, right = chance.delay_ms(rng), float(rng.random()) < chance.top1
+            other = int(rng.integers(self.event.scenario.fleet.nodes))
+            if not found:
+                self.missed += 1
+                continue
+            self.found += 1
+            culprit = self._culprit(planted)
+            if culprit is not None and not right:
+                culprit = Target("node", self.event.world.nodes[other].name)
+            opens = max(at, planted.at) + delay
+            self._coming.append((opens, self._case(planted.plugin.fault, planted, culprit, planted.at, opens, right)))
+        self._coming.sort(key=lambda one: one[0])
+
+    def _culprit(self, planted: Planted) -> Target | None:
+        culprit = planted.culprit
+        if planted.plugin.scope == "job" or planted.plugin.place == "job":
+            return None
+        if culprit.kind == "rank" and planted.place.rows:
+            return replace(culprit, node=self.event.world.nodes[planted.place.rows[0]].name)
+        return culprit
+
+    def _case(self, fault: str, planted: Planted | None, culprit: Target | None, onset: int, opened: int, right: bool,
+              ends: int = NEVER) -> Case:
+        tick = -(-opened // TICK_MS) * TICK_MS
+        scope = planted.plugin.scope if planted is not None else "job" if culprit is None else "device" if culprit.device else "node"
+        row = faults()[fault]
+        key = culprit.key if culprit is not None else fault
+        sure = self.chances.confidence(right, self._rng)
+        ident = Incident.make_id(fault, scope, f"{key}/{onset}", tick)
+        incident = Incident(ident, fault, scope, culprit, sure, (), (), (f"f-{ident}",), (), (), 0.0, row.owner, row.klass, "open",
+                            "opened_by_finding", None, min(onset, tick), tick, tick)
+        return Case(incident, planted, ends)
+
+    def _open(self, at: int) -> None:
+        while self._coming and self._coming[0][0] <= at:
+            _, case = self._coming.pop(0)
+            if case.planted is not None and not case.planted.present:
+                continue  # it was gone before it was found
+            jobs = self._jobs(case)
+            if case.planted is None and case.incident.scope == "job" and not jobs:
+                continue
+            case.incident = replace(case.incident, jobs=jobs, opened_at=at, updated_at=at)
+            self.cases[case.incident.id] = case
+
+    def _jobs(self, case: Case) -> tuple[str, ...]:
+        world, culprit = self.event.world, case.incident.culprit
+        if culprit is not None and culprit.node is not None:
+            node = world.find(culprit.node)
+            job = None if node is None else world.job_on(node.index)
+            return () if job is None else (job.name,)
+        if case.planted is not None and case.planted.culprit.job is not None:
+            return (case.planted.culprit.job,)
+        rows = set(case.planted.place.rows) if case.planted is not None else set()
+        return tuple(name for name, job in world.jobs.items() if not rows or rows & set(job.nodes))
+
+    # --- a tick -------------------------------------------------------------------------------------------------------
+    def step(self, at: int) -> None:
+        """All that is due at `at` (ms)."""
+        self._notice(at)
+        if not any(case.incident.state in ("acting", "verifying") for case in self.cases.values()):
+            self.fallback.step(at)
+        tick = at // TICK_MS * TICK_MS
+        changed = self.event.world.revision != self._revision
+        if tick <= self._tick or (tick < self._look_at and not changed and not (self._coming and self._coming[0][0] <= at)):
+            return
+        self._tick, self._revision = tick, self.event.world.revision
+        self._open(at)
+        for case in self.cases.values():
+            over = at >= case.ends_at or (case.planted is not None and not case.planted.present)
+            case.quiet_since = (case.quiet_since or at) if over else None
+            case.incident = replace(case.incident, lost_gpu_hours=self._lost(case, at))
+        findings = tuple(self._finding(case, at) for case in self.cases.values()
+                         if case.quiet_since is None or at - case.quiet_since < OFF_MS)
+        told = Told(self.event, at, findings)
+        step = self.engine.step(at, [case.incident for case in self.cases.values()], told)
+        for incident in step.incidents:
+            self.cases[incident.id].incident = incident
+        self.repairs += [(at - self.cases[r.incident].incident.opened_at) / 1000 for r in step.recoveries if r.incident in self.cases]
+        for action, outcome in (*step.actions, *self.engine.carry_out(at, self.door)):
+            self._count(action, outcome.state, at)
+        self._close(at)
+        self._look_at = self._next_look(at)
+
+    def _lost(self, case: Case, at: int) -> float:
+        """GPU-hours that its jobs have lost by it since its onset; of a false one, what a detector would have to think of it."""
+        gpus = sum(job.ranks for name in case.incident.jobs if (job := self.event.world.jobs.get(name)) is not None)
+        planted = case.planted
+        slower = FALSE_SLOWER if planted is None else STANDS_STILL if hard(planted) else planted.severity * planted.level
+        return gpus * slower / (1.0 + slower) * (at - case.incident.onset_at) / 3.6e6
+
+    def _finding(self, case: Case, at: int) -> Finding:
+        one = case.incident
+        target = one.culprit or Target("job", job=one.jobs[0] if one.jobs else None)
+        return Finding(one.findings[0], one.fault, one.fault, target, "open", 0.6, (), "drawn", one.onset_at, one.opened_at, at)
+
+    def _count(self, action: Action, state: str, at: int) -> None:
+        """Commands that were done, and attempts that began on a node that has nothing and had nothing lately."""
+        if state == "DONE":
+            self.actions[action.kind] = self.actions.get(action.kind, 0) + 1
+        node, attempt = self.event.world.find(action.target.node), (action.incident, action.attempt)
+        if state != "PENDING" or node is None or not on_node(action.kind) or attempt in self._began:
+            return
+        self._began.add(attempt)
+        if at - self._ill.get(node.index, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS:
+            self.healthy_acted.append((at, node.name, action.kind))
+
+    def _close(self, at: int) -> None:
+        """What the book would close: quiet incidents that nobody works on, and what the engine closed."""
+        for ident, case in list(self.cases.items()):
+            quiet = case.quiet_since is not None and at - case.quiet_since >= OFF_MS
+            if case.incident.state in CLOSED_STATES or (quiet and case.incident.state not in ("acting", "verifying")):
+                del self.cases[ident]
+
+    def _next_look(self, at: int) -> int:
+        states = {case.incident.state for case in self.cases.values()}
+        if states & {"acting", "verifying"}:
+            return at + TICK_MS
+        if states & {"open", "holding", "proposed"} or any(case.quiet_since is not None for case in self.cases.values()):
+            return at + WAIT_MS
+        return NEVER
+
+    def next_ms(self, now: int) -> int:
+        """When it has something to do at the latest."""
+        coming = self._coming[0][0] if self._coming else NEVER
+        return max(now + 1, min(coming, self._look_at, self.fallback.next_ms(now)))

@@ -1,0 +1,177 @@
+"""diagnose and reset_gpu: Jobs of our own that run on one node that is out of service, and what their output says.
+
+One Job for each test, one after another, named after the action and the test, so that a repeated ask finds the first one.
+The pods tolerate the cordon and our taint, carry no service account token unless one is named, and are left to be looked at
+for a day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from typing import Any
+
+from core.clock import rfc3339
+from core.types import Action
+from remediation.backends import kubernetes_nodes as nodes_
+from remediation.backends import kubernetes_work as work_
+from remediation.backends.kubernetes_api import Api, ApiConflict, ApiMissing
+from remediation.backends.kubernetes_nodes import Entry, Obj
+from remediation.backends.kubernetes_setup import Probe, Progress, Refuse, Setup
+from remediation.backends.kubernetes_view import KubernetesView
+from remediation.diagnose import conclude
+from remediation.diagnose_output import TestResult, read_output
+
+KEEP_SECONDS = 86_400
+EARLIER_SECONDS = 60  # a Job ends itself before the action's deadline, so that its end can still be read
+GPU_COUNT = "nvidia.com/gpu.count"  # label of GPU feature discovery
+FILLED = ("level", "device", "gpus", "pause_monitoring")
+RESET_WORDS = ("gpu_in_use", "reset_needs_all")  # what a reset's last line may say
+
+
+class OnNode:
+    """What both kinds share: the node is empty, and a Job runs on it."""
+
+    subject = "node"
+
+    def __init__(self, api: Api, setup: Setup, view: KubernetesView) -> None:
+        self.api, self.setup, self.view = api, setup, view
+
+    @property
+    def probe(self) -> Probe:
+        """How its Jobs look."""
+        return self.setup.diagnose
+
+    def empty(self, node: Obj) -> None:
+        """Raises Refuse where jobs are on the node, or could come while the test runs."""
+        spare = self.setup.spare_label in nodes_.labels(node)
+        if not (nodes_.ours(node) or spare) or self.view.busy_pods(node):
+            raise Refuse("not_drained")
+
+    def taken_over(self, node: Obj) -> bool:
+        """True where another hand has come to the node meanwhile."""
+        return nodes_.other_hand(node, self.setup.other_hands) is not None
+
+    def run(self, node: Obj, entry: Entry, test: str, now: int) -> tuple[str | None, int | None, str]:
+        """(output, exit status, why it did not run) of a test; output None while it runs. Starts it where it has not been."""
+        name = f"greylag-{hashlib.sha256(entry.id.encode()).hexdigest()[:12]}-{test.replace('_', '-')}"[:63]
+        space = self.probe.namespace
+        try:
+            job = {**self.api.get("Job", name, space), "kind": "Job"}
+        except ApiMissing:
+            left = max(60, (entry.until - now) // 1000 - EARLIER_SECONDS)
+            with suppress(ApiConflict):  # it is there by now
+                self.api.create("Job", space, self._job(node, entry, test, name, left))
+            return None, None, ""
+        if not work_.finished(job):
+            return None, None, ""
+        pods = self.api.list("Pod", space, {work_.JOB_LABELS[1]: name})
+        ended = [p for p in pods if work_.ended(p)]
+        if not ended:
+            return "", None, _why(job)
+        pod = max(ended, key=lambda p: str(p["metadata"].get("creationTimestamp", "")))
+        return self.api.log(space, pod["metadata"]["name"]), _exit(pod), ""
+
+    def _job(self, node: Obj, entry: Entry, test: str, name: str, seconds: int) -> Obj:
+        probe, node_name = self.probe, node["metadata"]["name"]
+        command = list(probe.commands[test])
+        for word in FILLED:
+            command = [w.replace(f"{{{word}}}", str(entry.more.get(word) or "")) for w in command]
+        gpus = probe.gpus if probe.gpus >= 0 else int((node.get("status") or {}).get("allocatable", {}).get(probe.gpu_resource) or 0)
+        marks = {work_.DIAGNOSE_LABEL: test}
+        keys = ("node.kubernetes.io/unschedulable", self.setup.taint, self.setup.spare_label, probe.gpu_resource, nodes_.HYPERPOD,
+                *probe.tolerate)
+        container: Obj = {"name": "test", "image": probe.image, "command": command,
+                          "resources": {"limits": {probe.gpu_resource: str(gpus)}} if gpus else {},
+                          "securityContext": {"privileged": True} if probe.privileged else {"allowPrivilegeEscalation": False}}
+        match = [{"key": "metadata.name", "operator": "In", "values": [node_name]}]  # as daemon sets pin their pods
+        pod: Obj = {"restartPolicy": "Never", "automountServiceAccountToken": probe.service_account is not None,
+                    "containers": [container], "tolerations": [{"key": k, "operator": "Exists"} for k in keys],
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchFields": match}]}}}}
+        if probe.service_account is not None:
+            pod["serviceAccountName"] = probe.service_account
+        notes = {"greylag.io/action": entry.id, "greylag.io/node": node_name}
+        return {"metadata": {"name": name, "labels": marks, "annotations": notes},
+                "spec": {"backoffLimit": 0, "completions": 1, "parallelism": 1, "activeDeadlineSeconds": seconds,
+                         "ttlSecondsAfterFinished": KEEP_SECONDS,
+                         "template": {"metadata": {"labels": marks, "annotations": notes}, "spec": pod}}}
+
+    def expire(self, node: Obj, entry: Entry, reason: str) -> Progress:
+        """The Job ends itself by its own deadline; the node stays out."""
+        return Progress("FAILED", reason)
+
+
+class Diagnose(OnNode):
+    """diagnose: the tests that the action names, read and concluded as everywhere."""
+
+    def begin(self, node: Obj, action: Action, now: int) -> tuple[Obj, dict[str, Any]]:
+        asked = [t.strip() for t in str(action.args.get("tests") or "").split(",") if t.strip()] or list(self.probe.commands)
+        if not self.probe.image or not any(t in self.probe.commands for t in asked):
+            raise Refuse("not_supported")
+        self.empty(node)
+        return {}, {"tests": asked, "level": action.args.get("level"), "device": action.args.get("device"),
+                    "fault": action.args.get("fault")}
+
+    def advance(self, node: Obj, entry: Entry, now: int) -> Progress:
+        """Runs the next test; when all have ended, the conclusion. A pass is written on the node, with its time."""
+        if self.taken_over(node) or not (nodes_.ours(node) or self.setup.spare_label in nodes_.labels(node)):
+            return Progress("FAILED", "other_hand")
+        results: list[TestResult] = []
+        for test in entry.more.get("tests") or ():
+            if test not in self.probe.commands:
+                results.append(TestResult(str(test), problem="the backend has no command for it"))
+                continue
+            output, code, why = self.run(node, entry, test, now)
+            if output is None:
+                return Progress("RUNNING", "policy", detail=f"{test} runs")
+            text = output if test != "exit" else "" if code is None else str(code)
+            results.append(TestResult(str(test), problem=why) if why else read_output(test, text, self.probe.need.get(test)))
+        count = nodes_.labels(node).get(GPU_COUNT, "")
+        told = conclude(entry.more.get("fault"), entry.more.get("device"), results, int(count) if count.isdigit() else None)
+        passed = {"metadata": {"annotations": {nodes_.CHECKED_AT: rfc3339(now)}}} if told.state == "DONE" else None
+        return Progress(told.state, told.reason, passed, detail=told.detail)
+
+
+class ResetGpu(OnNode):
+    """reset_gpu: a privileged Job that resets the GPU; its command checks what it must and says why it did not."""
+
+    @property
+    def probe(self) -> Probe:
+        return self.setup.reset
+
+    def begin(self, node: Obj, action: Action, now: int) -> tuple[Obj, dict[str, Any]]:
+        if not self.probe.image or "reset" not in self.probe.commands or not (action.target.device or action.target.id):
+            raise Refuse("not_supported")
+        self.empty(node)
+        pause = action.args.get("pause_monitoring", True)
+        return {}, {"device": action.target.id or action.target.device, "gpus": action.args.get("gpus", "one"),
+                    "pause_monitoring": "true" if pause else "false"}
+
+    def advance(self, node: Obj, entry: Entry, now: int) -> Progress:
+        if self.taken_over(node) or not nodes_.ours(node):
+            return Progress("FAILED", "other_hand")
+        output, code, why = self.run(node, entry, "reset", now)
+        if output is None:
+            return Progress("RUNNING", "policy")
+        if code == 0:
+            return Progress("DONE", "done")
+        last = output.strip().splitlines()[-1].strip() if output.strip() else why
+        return Progress("FAILED", last if last in RESET_WORDS else "backend_failed", detail=last[:300] or None)
+
+
+def _exit(pod: Obj) -> int | None:
+    for one in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if "exitCode" in ended:
+            return int(ended["exitCode"])
+    return None
+
+
+def _why(job: Obj) -> str:
+    for one in (job.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "Failed":
+            return f"its pod did not run: {one.get('reason') or 'failed'}"
+    return "its pod is gone"
+
+

@@ -1,0 +1,157 @@
+"""A diagnosis as a Slurm job on a node that is out.
+
+A drained node takes no job. So the node is put into a reservation that only we may use, taken back for as long as the
+test runs, and drained again before the reservation goes. Whatever ends Greylag between these steps leaves the node in the
+reservation, where nobody else's work gets to it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from core.errors import Refused, Unavailable
+from core.types import Action
+from remediation.backends.slurm_commands import call
+from remediation.backends.slurm_json import Cluster, SlurmJob, SlurmNode
+from remediation.backends.slurm_nodes import PASSED, find
+from remediation.backends.slurm_site import (
+    RUNS,
+    TEST_JOB,
+    Site,
+    Trace,
+    Word,
+    read_trace,
+    testing_reservation,
+    write_trace,
+)
+from remediation.diagnose import conclude
+from remediation.diagnose_output import FAILED, TOOLS, TestResult, read_output
+
+_BEGIN, _END = "=== greylag test ", "=== greylag exit "
+_SECTION = re.compile(rf"^{_BEGIN}(\w+)\n(.*?)^{_END}(\d+)\n", re.MULTILINE | re.DOTALL)
+READ_SECONDS, LARGEST_BYTES = 5.0, 16_000_000
+KEEP_OUT = "maint,ignore_jobs"
+
+
+def begin(site: Site, action: Action, cluster: Cluster) -> Word:
+    """Submits the job. Raises Refused."""
+    node, how = find(action, cluster), site.params.diagnose
+    state, spare = site.state(node, cluster), site.state(node, cluster) == "spare"
+    held = site.held_by(node, cluster)
+    if held is not None and not site.ours(node, cluster):
+        raise Refused("other_hand", held)
+    if not spare and (held is None or state != "drained"):
+        raise Refused("not_drained", state)
+    wanted = [one for one in str(action.args.get("tests") or "").split(",") if one in how.programs]
+    wanted = wanted or [one for one in how.programs if one == "exit"]
+    if not wanted:
+        raise Refused("not_supported", "diagnose.programs names none of the tests")
+    place = site.params.spares if spare else testing_reservation(node.name)
+    if not spare and place not in cluster.reservations:
+        site.scheduler.reserve(place, node.name, site.user, KEEP_OUT, "infinite")
+    if not spare and ("DRAIN" in node.flags or node.base == "DOWN"):
+        site.scheduler.resume(node.name)
+    options = ["--nodes=1", f"--nodelist={node.name}", "--exclusive", f"--reservation={place}", "--no-requeue", "--export=NIL",
+               f"--job-name={TEST_JOB}", f"--time={max(1, how.minutes)}", "--chdir=/", f"--output={_output(site, '%j')}",
+               f"--comment={write_trace(action.id, 'diagnose', _about(action, wanted))}"]
+    if how.partition:
+        options.append(f"--partition={how.partition}")
+    site.scheduler.submit(*options, script=_script(site, action, wanted))
+    return RUNS
+
+
+def _about(action: Action, tests: list[str]) -> str:
+    """What the reading of the results needs, for a Greylag that starts anew."""
+    device = action.args.get("device")
+    safe = device if isinstance(device, str) and re.fullmatch(r"[\w:./-]{1,60}", device) else "-"
+    fault = action.args.get("fault")
+    return f"node={action.target.node} fault={fault if isinstance(fault, str) else '-'} device={safe} tests={','.join(tests)}"
+
+
+def _output(site: Site, job: str) -> str:
+    return f"{site.params.diagnose.output.rstrip('/')}/{TEST_JOB}-{job}.out" if site.params.diagnose.output else "/dev/null"
+
+
+def _script(site: Site, action: Action, tests: list[str]) -> str:
+    """A script that runs the tests one after another; every word is quoted, nothing of the action is looked at by the shell.
+    Its status is that of the first test that failed."""
+    fill = {"{level}": str(action.args.get("level") or 2), "{device}": str(action.args.get("device") or "")}
+    lines = ["#!/bin/sh", "status=0"]
+    for one in tests:
+        words = [fill.get(word, word) for word in site.params.diagnose.programs[one]]
+        lines += [f"echo {shlex.quote(_BEGIN + one)}", f"{shlex.join(words)} </dev/null", "code=$?",
+                  f"printf '\\n%s%s\\n' {shlex.quote(_END)} $code", '[ "$status" -ne 0 ] || status=$code']
+    return "\n".join((*lines, "exit $status", ""))
+
+
+def go_on(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster) -> Word:
+    """RUNNING while the job is there; then its results are read, the node is drained with them as its reason, and the
+    reservation goes."""
+    about = dict(word.split("=", 1) for word in trace.rest.split() if "=" in word)
+    node = cluster.nodes.get(about.get("node", ""))
+    if node is None:
+        return Word("FAILED", "node_unknown", about.get("node"))
+    if not job.over or "COMPLETING" in job.states:
+        return RUNS if "RUNNING" in job.states else Word("RUNNING", "in_queue", f"job {job.ref} waits: {job.reason}")
+    found = _result(site, job, about)
+    if testing_reservation(node.name) in cluster.reservations:
+        _close(site, trace, node, cluster, found)
+    return found
+
+
+def _close(site: Site, trace: Trace, node: SlurmNode, cluster: Cluster, found: Word) -> None:
+    word = PASSED if found.state == "DONE" else "diagnosed_failed"
+    drained_by_others = "DRAIN" in node.flags and not site.ours(node, cluster)
+    if not drained_by_others:
+        site.scheduler.drain(node.name, write_trace(trace.id, word, found.reason))
+    site.scheduler.free_reservation(testing_reservation(node.name))
+
+
+def _result(site: Site, job: SlurmJob, about: dict[str, str]) -> Word:
+    """What the job's end and its output say. What cannot be read is never a pass."""
+    if job.state not in ("COMPLETED", "FAILED"):
+        return Word("FAILED", "diagnose_inconclusive", f"job {job.ref} ended as {job.state.lower()}")
+    fault, device = about.get("fault", "-"), about.get("device", "-")
+    results = _read(site, job, about.get("tests", "").split(","))
+    found = conclude(None if fault == "-" else fault, None if device == "-" else device, results, site.params.diagnose.gpus or None)
+    return Word(found.state, found.reason, found.detail)
+
+
+def _read(site: Site, job: SlurmJob, tests: list[str]) -> list[TestResult]:
+    if not site.params.diagnose.output:
+        code = "" if job.exit_code is None else str(job.exit_code)
+        return [read_output("exit", code)]
+    try:
+        text = _file(_output(site, str(job.id)))
+    except (Unavailable, OSError, ValueError) as error:
+        return [TestResult(one, problem=f"the output cannot be read ({error})") for one in tests]
+    sections = {name: (said, int(code)) for name, said, code in _SECTION.findall(text)}
+    return [_one(site, name, *sections.get(name, ("", -1))) for name in tests]
+
+
+def _file(path: str) -> str:
+    """A file of the shared folder, which may hang: read by a program that can be ended. Raises Unavailable, OSError."""
+    code, out, said = call(("head", "-c", str(LARGEST_BYTES), "--", str(Path(path))), {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, READ_SECONDS)
+    if code != 0:
+        raise OSError(said[:80])
+    return out
+
+
+def _one(site: Site, name: str, said: str, code: int) -> TestResult:
+    """One test: its own words, and its exit status where they say nothing bad."""
+    if code < 0:
+        return TestResult(name, problem="it did not come to its end")
+    if name not in TOOLS or name == "exit":
+        return read_output("exit", str(code))
+    found = read_output(name, said, site.params.diagnose.need.get(name))
+    bad = any(check.result == FAILED for check in found.checks)
+    return found if code == 0 or bad or found.problem else TestResult(name, problem=f"it ended with status {code}")
+
+
+def tests_of(action_id: str, cluster: Cluster, user: str) -> tuple[Trace, SlurmJob] | None:
+    """The newest job of ours that tests for the action."""
+    mine = [(trace, job) for job in cluster.jobs if job.name == TEST_JOB and job.user == user
+            and (trace := read_trace(job.comment)) is not None and trace.id == action_id]
+    return max(mine, key=lambda one: one[1].id, default=None)

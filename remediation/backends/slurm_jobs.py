@@ -1,0 +1,253 @@
+"""What is done to jobs: stopped and held, their nodes kept for them, let go again; a signal to the batch script.
+
+    RUNNING ──keep nodes──note──requeuehold──▶ held ──exclude──reservation──release──▶ in the queue ──▶ RUNNING again
+
+After a drain the hold becomes a begin time: a job whose attempt fails, or whose Greylag dies, starts by itself. Each command is preceded by a note in the job's administrators' comment with the action's id, so that a Greylag that starts
+anew goes on from what Slurm shows. All of it may be done again without harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+
+from core.errors import Refused
+from core.types import Action
+from remediation.backends.slurm_hosts import join
+from remediation.backends.slurm_json import Cluster, SlurmJob
+from remediation.backends.slurm_rules import find, may_not_stop
+from remediation.backends.slurm_site import (
+    DONE,
+    MINE,
+    RUNS,
+    Site,
+    Trace,
+    Word,
+    job_reservation,
+    read_trace,
+    write_trace,
+)
+
+# `flex`: the job may also run elsewhere, and longer than the reservation lasts; `ignore_jobs`: the job itself runs there now.
+KEEP_FLAGS = "ignore_jobs,flex"
+STOPPED = frozenset({"drain", "resume"})  # words of a note from the stop on until the job is let go
+_NUMBER = re.compile(r"(\w+)=(\d+)")
+
+
+# --- which nodes ------------------------------------------------------------------------------------------------------
+def usable(site: Site, names: Iterable[str], cluster: Cluster) -> list[str]:
+    """Those of the nodes that are in service and in nobody's hands."""
+    return [name for name in names if (node := cluster.nodes.get(name)) is not None
+            and site.held_by(node, cluster) is None and site.state(node, cluster) in ("in_service", "spare")]
+
+
+def idle(site: Site, job: SlurmJob, cluster: Cluster) -> list[str]:
+    """Nodes of the job's partition that nothing runs on and nobody has reserved."""
+    reserved = cluster.reserved()
+    busy = {name for one in cluster.jobs if one.on_nodes for name in one.nodes}
+    names = [name for name, node in cluster.nodes.items() if job.partition in node.partitions and node.base == "IDLE"
+             and name not in reserved and name not in busy and name not in job.excluded]
+    return [name for name in usable(site, names, cluster) if site.maintenance(name, cluster) is None]
+
+
+def spares(site: Site, cluster: Cluster) -> list[str]:
+    """The spares that can be had now."""
+    return [name for name in usable(site, cluster.nodes, cluster) if site.state(cluster.nodes[name], cluster) == "spare"]
+
+
+def can_go_on(site: Site, job: SlurmJob, cluster: Cluster, without: str | None) -> bool:
+    """True where the job's other nodes, idle ones and spares are as many as it needs: it need not wait in the queue."""
+    if _elsewhere_reserved(job):
+        return without is None or without not in job.nodes
+    stay = [name for name in usable(site, job.nodes, cluster) if name != without]
+    return len(stay) + len(set(idle(site, job, cluster)) - {without}) + len(set(spares(site, cluster)) - {without}) >= job.node_count
+
+
+def _elsewhere_reserved(job: SlurmJob) -> bool:
+    """It stands in a reservation of somebody else, which keeps its nodes and is not ours to change."""
+    return bool(job.reservation) and not job.reservation.startswith(MINE)
+
+
+# --- keeping nodes ------------------------------------------------------------------------------------------------------
+def keep(site: Site, job: SlurmJob, nodes: Iterable[str], cluster: Cluster) -> None:
+    """Reserves the nodes for the job, besides those that are kept for it already. Raises Refused `queue_wait`."""
+    wanted = list(nodes)
+    if _elsewhere_reserved(job) or not wanted:
+        return
+    name, minutes = job_reservation(job), max(1, site.params.reserve_minutes)
+    known = cluster.reservations.get(name)
+    try:
+        if known is None:
+            site.scheduler.reserve(name, join(wanted), job.user, KEEP_FLAGS, str(minutes))
+        else:
+            site.scheduler.set_reservation(name, f"nodes={join((*known.nodes, *wanted))}", f"endtime=now+{minutes}minutes")
+    except Refused as refused:
+        raise Refused("queue_wait", f"its nodes cannot be reserved: {refused.detail or refused.reason}") from None
+
+
+def keep_or_ask(site: Site, job: SlurmJob, cluster: Cluster, without: str | None, approved: bool) -> None:
+    """Keeps the nodes that the job goes on with. Raises Refused `queue_wait` where it would have to wait in the queue, and
+    neither a person nor the configuration has said that it may."""
+    may_wait = approved or site.params.queue_wait == "act"
+    if not can_go_on(site, job, cluster, without) and not may_wait:
+        raise Refused("queue_wait", f"job {job.ref} needs {job.node_count} nodes, and so many are not to be had")
+    try:
+        keep(site, job, [n for n in usable(site, job.nodes, cluster) if n != without], cluster)
+    except Refused:
+        if not may_wait:
+            raise
+
+
+def let_nodes_go(site: Site, job: SlurmJob, cluster: Cluster | None) -> None:
+    """The job runs again, or has ended: nothing is kept for it any more. cluster None: a reservation was made just now. What
+    Slurm refuses here ends by itself in time."""
+    name = job_reservation(job)
+    if cluster is None or name in cluster.reservations:
+        with contextlib.suppress(Refused):
+            if job.reservation == name and not job.over:
+                site.scheduler.set_job(job.id, "reservationname=")  # else the reservation would count as in use
+            site.scheduler.free_reservation(name)
+
+
+# --- stopping -----------------------------------------------------------------------------------------------------------
+def stop(site: Site, job: SlurmJob, action_id: str, word: str) -> None:
+    """Notes why, then puts the job back into the queue, held."""
+    before = read_trace(job.admin_comment)
+    known = _numbers(before) if before is not None and before.id == action_id else {}
+    write_note(site, job, action_id, word, known.get("restarts", job.restarts), known.get("nodes", job.node_count))
+    site.scheduler.stop(job.id)
+
+
+def write_note(site: Site, job: SlurmJob, action_id: str, word: str, restarts: int, nodes: int) -> None:
+    """Our part of the administrators' comment; what others wrote there stays behind it."""
+    ours, _, others = job.admin_comment.partition(" | ") if read_trace(job.admin_comment) else ("", "", job.admin_comment)
+    text = write_trace(action_id, word, f"restarts={restarts} nodes={nodes}")
+    if ours != text:
+        site.scheduler.note(job.id, f"{text} | {others}" if others else text)
+
+
+def _numbers(trace: Trace) -> dict[str, int]:
+    return {key: int(value) for key, value in _NUMBER.findall(trace.rest)}
+
+
+def _no_older_save(action: Action) -> None:
+    """A job is to begin again from before a NaN, and nothing here can tell the trainer which save to load. Raises Refused."""
+    if "before" in action.args:
+        raise Refused("not_supported", "nothing here can tell the trainer to load a checkpoint of before a NaN")
+
+
+def set_aside(site: Site, trace: Trace, cluster: Cluster) -> bool:
+    """Turns our hold on the jobs that were stopped for this action into a begin time: whatever becomes of Greylag and of the
+    attempt, they start by themselves after hold_minutes. False while one of them has not stopped yet."""
+    stopped = [job for job in cluster.jobs if (mine := read_trace(job.admin_comment)) is not None and mine.id == trace.id and job.held]
+    if any(job.on_nodes for job in stopped):
+        return False
+    for job in stopped:
+        site.scheduler.set_job(job.id, f"starttime=now+{max(1, round(site.params.hold_minutes * 60))}")
+        site.scheduler.release(job.id)
+    return True
+
+
+# --- resume_job -----------------------------------------------------------------------------------------------------------
+def begin_resume(site: Site, action: Action, cluster: Cluster) -> Word:
+    """Requeues the job, or lets go one that we stopped. Raises Refused."""
+    job = find(site, action.target.job, cluster.jobs)
+    trace = read_trace(job.admin_comment)
+    known = _numbers(trace) if trace is not None else {}
+    before, nodes = known.get("restarts", job.restarts), known.get("nodes", job.node_count)
+    stopped = trace is not None and trace.word in STOPPED and trace.id.partition("/")[0] == action.incident and job.restarts == before + 1
+    if stopped and "RUNNING" in job.states and not job.held:
+        return Word("DONE", "already_so", f"job {job.ref} started again by itself")
+    if stopped:
+        write_note(site, job, action.id, "resume", before, nodes)
+        return go_on_resume(site, Trace(action.id, "resume", f"restarts={before} nodes={nodes}"), job, cluster)
+    if job.held:
+        raise Refused("job_held", f"job {job.ref} is held ({job.reason})")
+    reason = may_not_stop(job, site.params.opt_in)
+    if reason is not None:
+        raise Refused(reason, f"job {job.ref}")
+    if job.waits:  # Slurm requeued it by itself: it is only watched
+        write_note(site, job, action.id, "released", job.restarts - 1, job.node_count)
+        return Word("RUNNING", "in_queue", f"job {job.ref} waits: {job.reason}")
+    keep_or_ask(site, job, cluster, None, action.reason == "approved")
+    stop(site, job, action.id, "resume")
+    return RUNS
+
+
+def go_on_resume(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster) -> Word:
+    """One step further towards the job running again."""
+    known = _numbers(trace)
+    before = known.get("restarts", job.restarts)
+    if trace.word == "resumed":
+        return DONE
+    if job.over:
+        let_nodes_go(site, job, cluster)
+        return Word("FAILED", "job_ended", f"job {job.ref} is {job.state.lower()}")
+    if job.states & {"COMPLETING", "STAGE_OUT"}:
+        return RUNS
+    if job.waits and trace.word == "resume":
+        return _let_go(site, trace, job, cluster, known.get("nodes", job.node_count))
+    if job.held:
+        raise Refused("job_held", f"job {job.ref} is held ({job.reason})")
+    if job.waits:
+        if job.reservation.startswith(MINE) and job.reservation not in cluster.reservations:
+            site.scheduler.set_job(job.id, "reservationname=")  # it has run out: the job must not wait for it
+        return Word("RUNNING", "in_queue", f"job {job.ref} waits: {job.reason}")
+    if job.restarts > before:
+        if "RUNNING" not in job.states:
+            return RUNS
+        let_nodes_go(site, job, cluster)
+        write_note(site, job, trace.id, "resumed", before, known.get("nodes", job.node_count))
+        return Word("DONE", "done", f"job {job.ref} runs on {join(job.nodes)}")
+    stop(site, job, trace.id, trace.word)  # noted and not stopped yet
+    return RUNS
+
+
+def _let_go(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster, needs: int) -> Word:
+    """Excludes what we hold for the incident, fills the reservation up, and releases the job."""
+    incident = trace.id.partition("/")[0]
+    bad = [name for name, node in cluster.nodes.items() if site.ours(node, cluster)
+           and (mine := site.trace(node)) is not None and mine.id.partition("/")[0] == incident]
+    kept = cluster.reservations.get(job_reservation(job))
+    have = usable(site, kept.nodes, cluster) if kept is not None else []
+    more = idle(site, job, cluster)[: max(0, needs - len(have))]
+    words = [f"excnodelist={join((*job.excluded, *bad))}"] if bad else []
+    if not _elsewhere_reserved(job):
+        name = ""
+        if kept is not None or more:
+            with contextlib.suppress(Refused):
+                keep(site, job, more or have, cluster)
+                name = job_reservation(job)
+        if name != job.reservation:
+            words.append(f"reservationname={name}")
+    # Slurm itself would wait two minutes (the life of a credential). A node refuses a credential that is not younger than the
+    # end of the job's last run there ("Job credential revoked"), and Slurm then gives the job up: clocks must not be that far apart.
+    site.scheduler.set_job(job.id, *words, f"starttime=now+{max(2, round(site.params.restart_after_seconds))}")
+    site.scheduler.release(job.id)
+    write_note(site, job, trace.id, "released", _numbers(trace).get("restarts", job.restarts - 1), needs)
+    missing = needs - len(have) - len(more)
+    return Word("RUNNING", "in_queue", f"job {job.ref} waits for {missing} more nodes" if missing > 0 else None)
+
+
+# --- restart_process ------------------------------------------------------------------------------------------------------
+def begin_restart(site: Site, action: Action, cluster: Cluster) -> Word:
+    """Sends the configured signal to the job's batch script, which starts its processes anew. Raises Refused."""
+    if not site.params.restart_signal:
+        raise Refused("not_supported", "restart_signal is not configured")
+    _no_older_save(action)
+    job = find(site, action.target.job, cluster.jobs)
+    reason = may_not_stop(job, site.params.opt_in)
+    if reason is not None:
+        raise Refused(reason, f"job {job.ref}")
+    if "RUNNING" not in job.states:
+        raise Refused("target_busy", f"job {job.ref} is {job.state.lower()}")
+    write_note(site, job, action.id, "signalling", job.restarts, job.node_count)
+    site.scheduler.signal(job.id, site.params.restart_signal)
+    write_note(site, job, action.id, "signalled", job.restarts, job.node_count)
+    return DONE
+
+
+def go_on_restart(trace: Trace) -> Word:
+    """A signal is not sent twice: where nobody knows whether it was sent, that is the answer."""
+    return DONE if trace.word == "signalled" else Word("FAILED", "outcome_unknown")

@@ -1,0 +1,276 @@
+"""What is to be done about an incident: which rule speaks, what holds it back, whether it is proposed, simulated or begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from core.errors import Unavailable
+from core.protocols import NodeView
+from core.types import Action, Incident, Outcome
+from core.window import Topology
+from remediation.acting import Acting
+from remediation.cures import strongest
+from remediation.fabric import Fabric
+from remediation.guards import FOR_PEOPLE, NEEDS_APPROVAL, Ask, Save, World, first_reason
+from remediation.hands import nodes_of_jobs
+from remediation.kinds import commands
+from remediation.ledger import Entry
+from remediation.matching import choose, unmet
+from remediation.periods import place
+from remediation.plan import Plan, Planned, from_before, jobs_of, make_plan, part_of, subject
+from remediation.policy import Rule
+from remediation.track import Lingering, Track, left
+from remediation.turn import Turn
+from remediation.weighing import note_loss, settled, worth_now
+from remediation.worth import Worth, proposal_args, told
+
+# A failed step leaves its part idle, where it shows no evidence: the next attempt may follow within this time without.
+FOLLOW_MS = 600_000
+
+
+def _same(proposal: Action, first: Planned) -> bool:
+    return proposal.kind == first.kind and proposal.target.same_part(first.target)
+
+
+def _healed(plan: Plan, incident: Incident, tick: Turn) -> Plan:
+    """A job whose loss is no number begins again before it stopped being one: what was saved since is not trusted."""
+    since = {job: at for job in plan.jobs if (at := tick.facts.nonfinite_since(job)) is not None}
+    if incident.fault == "nonfinite_loss":
+        since = {job: min(incident.onset_at, since.get(job, incident.onset_at)) for job in plan.jobs}
+    return from_before(plan, since)
+
+
+def _saves(tick: Turn, jobs: Iterable[str]) -> dict[str, Save]:
+    """What is saved of the jobs that run."""
+    running = (job for job in jobs if (known := tick.facts.job(job)) is None or known.running)
+    return {job: Save(tick.facts.checkpoint(job), tick.facts.nonfinite_since(job)) for job in running}
+
+
+def _with_places(tick: Turn, jobs: Iterable[str]) -> dict[str, Sequence[str]]:
+    """Where the jobs run: as the world sees it, else as the window does."""
+    out: dict[str, Sequence[str]] = {}
+    for job in jobs:
+        known = tick.facts.job(job)
+        out[job] = tick.job_nodes.get(job) or (known.nodes if known is not None else ())
+    return out
+
+
+class Deciding(Acting):
+    """From an open incident to the first step."""
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+    def _decide(self, tick: Turn, incident: Incident, track: Track) -> None:
+        if track.simulated == self.policy.mode:
+            return
+        if track.proposal is not None and track.proposal.reason == "rejected":
+            self._withdraw(tick, track, "rejected")
+            self._set(tick, track, "escalated", "rejected")
+            return
+        rule, reason = self._rule(tick, incident, track)
+        if rule is None:
+            self._set(tick, track, "open", "no_rule")
+            return
+        observing = self.policy.mode == "observe"
+        if observing:  # what was proposed under another mode waits for nobody now, and what is out for it is a person's
+            self._withdraw(tick, track, "mode_observe")
+            if track.cordoned and not track.cordon_told:
+                self._escalate(tick, incident, track, "mode_observe")
+                return
+        if reason is not None:
+            if not observing:
+                self._hold(tick, incident, track, rule, reason)
+            return
+        track.rule = rule.name
+        if rule.period_seconds > 0 and track.proposal is None:  # one ladder for all of the job's incidents
+            track.rung = max(track.rung, place(self._memory.ledger.entries(), rule, jobs_of(incident), tick.at))
+        worth = self._weighed(tick, incident, track, rule)
+        if track.rung >= len(rule.attempts) or track.ended == "lost":
+            reason = "deadline_exceeded" if track.ended == "lost" else "policy_exhausted" if rule.attempts else "left_to_people"
+            if observing:
+                self._simulate(tick, incident, track, Plan())
+            else:
+                self._escalate(tick, incident, track, reason)
+            return
+        plan = _healed(make_plan(rule.attempts[track.rung], incident), incident, tick)
+        plan = settled(plan, worth, tick, self._labels_of)
+        reason = plan.reason or self._stale(tick, incident, track, plan)
+        if reason is None and worth is not None and worth.hold and self.policy.mode == "act" and not track.ended and plan.commands:
+            reason = "not_worth_it"
+        if observing:
+            if reason is None:
+                self._simulate(tick, incident, track, plan)
+            else:
+                self._set(tick, track, "open", reason)
+            return
+        if any(commands(s.kind) and s.kind not in self.kinds for s in plan.steps):
+            self._escalate(tick, incident, track, "not_supported")
+            return
+        self._decide_plan(tick, incident, track, rule, plan, reason)
+
+    def _decide_plan(self, tick: Turn, incident: Incident, track: Track, rule: Rule, plan: Plan, reason: str | None) -> None:
+        """The plan is known: propose it, hold it back, or start it."""
+        if track.proposal is not None and plan.steps and not _same(track.proposal, plan.steps[0]):
+            self._withdraw(tick, track, "withdrawn")  # the culprit changed: nobody said yes to this one
+        if track.proposal is not None and self._expired(tick, track):
+            self._withdraw(tick, track, "approval_expired")
+            if track.cordoned:  # a node that is out for it must not wait for ever to be asked about again
+                self._escalate(tick, incident, track, "approval_expired")
+                return
+        if reason is None and plan.commands:
+            ask = self._ask(tick, incident, track, plan)
+            if ask.silenced:
+                reason = "silenced"
+            elif self.policy.mode == "propose" and not ask.approved:
+                reason = "awaiting_approval"
+            else:
+                reason = "frozen" if tick.frozen else self._guarded(tick, track, ask, plan)
+            if reason is None and track.asks and not ask.approved:
+                reason = track.asks
+        if reason is not None and reason in NEEDS_APPROVAL:
+            self._propose(tick, incident, track, plan, reason)
+            return
+        if reason is not None and reason in FOR_PEOPLE:
+            self._escalate(tick, incident, track, reason)
+            return
+        if reason is not None:
+            self._hold(tick, incident, track, rule, reason)
+            return
+        self._start(tick, incident, track, plan)
+
+    def _weighed(self, tick: Turn, incident: Incident, track: Track, rule: Rule) -> Worth | None:
+        """What waiting and acting cost now; an attempt that is not worth it is passed over, in a row of the ledger."""
+        note_loss(track, incident, tick.at)
+        if track.rung >= len(rule.attempts) or track.ended == "lost":
+            return None
+        self._look(tick)
+        worth = worth_now(tick, incident, track, rule, self._memory)
+        self._memory.worths.pop(incident.id, None)
+        if worth is None:
+            return None
+        self._memory.worths[incident.id] = worth
+        for option in worth.options:
+            if not option.skip or option.place != track.rung or track.proposal is not None:
+                break
+            track.rung += 1
+            plan = make_plan(rule.attempts[option.place], incident)
+            step = next((s for s in plan.steps if s.kind == strongest(option.kinds)), None)
+            if step is None:
+                continue
+            track.attempt, track.step = track.attempt + 1, 1
+            action = self._action(tick, incident, track.attempt, 1, step, "not_worth_it")
+            tick.actions.append((action, Outcome(action.id, "REFUSED", "not_worth_it", at=tick.at, detail=told(worth, option))))
+        return worth
+
+    def _rule(self, tick: Turn, incident: Incident, track: Track) -> tuple[Rule | None, str | None]:
+        """The rule that speaks; once an attempt was made its ladder stays, as long as the policy has it."""
+        kept = self.policy.rule(track.rule) if track.attempt else None
+        if kept is None:
+            return choose(self.policy, incident, tick.at, self._labels_of)
+        if track.ended in ("step_failed", "verify_failed", "lost"):
+            return kept, None
+        reason = unmet(kept.match, incident, tick.at, self._labels_of)
+        return choose(self.policy, incident, tick.at, self._labels_of) if reason == "no_rule" else (kept, reason)
+
+    def _stale(self, tick: Turn, incident: Incident, track: Track, plan: Plan) -> str | None:
+        if not plan.commands or not tick.fresh.isdisjoint(incident.findings):
+            return None
+        follows = track.ended == "step_failed" and track.ended_at is not None and tick.at - track.ended_at <= FOLLOW_MS
+        return None if follows else "stale_evidence"
+
+    def _expired(self, tick: Turn, track: Track) -> bool:
+        """Nobody answered the proposal in time, or what was approved could not start for so long."""
+        asked_at = track.proposal.at if track.proposal is not None else tick.at
+        asked_at = track.approval[1] if track.approval is not None else asked_at
+        return tick.at - asked_at > self.policy.limits.approval_seconds * 1000
+
+    def _ask(self, tick: Turn, incident: Incident, track: Track, plan: Plan) -> Ask:
+        return Ask(tick.at, incident.id, part_of(incident), plan.nodes, plan.jobs, frozenset(s.kind for s in plan.steps),
+                   silenced=tick.site.silenced(incident), approved=track.approval is not None)
+
+    def _look(self, tick: Turn) -> None:
+        """Reads the world, once a tick."""
+        if tick.looked:
+            return
+        tick.looked = True
+        try:
+            tick.nodes = self.view.nodes()
+            tick.job_nodes = nodes_of_jobs(tick.nodes)
+        except Unavailable:
+            tick.nodes = None
+            self._memory.pace.stop()
+        else:
+            self._memory.spares.look(tick.at, tick.nodes)
+            tick.unfit = self._memory.spares.unfit(tick.at, tick.nodes, self.policy.spares, tick.facts.open_findings())
+
+    def _guarded(self, tick: Turn, track: Track, ask: Ask, plan: Plan) -> str | None:
+        self._look(tick)
+        if (track.current is not None and not track.current.final) or tick.at < track.retry_at:
+            return "target_busy"
+        if tick.nodes is None:
+            return "unreachable"
+        if tick.working is None:
+            tick.working = [t for t in self._memory.tracks.values() if t.working]
+        others = [t for t in tick.working if t is not track]
+        taken: list[Track | Lingering] = [*others, *self._memory.lingering.values()]
+        nodes, jobs = {n for t in taken for n in t.nodes}, {j for t in taken for j in t.jobs}
+        promised = sum(s.kind == "replace" for t in others for s in left(t))
+        limits, pace = self.policy.limits, self._memory.pace
+        stops = self._stopped(tick, plan, tick.nodes)
+        world = World(limits, self._memory.ledger, tick.nodes, frozenset(nodes), frozenset(jobs), promised,
+                      _with_places(tick, ask.jobs), self._fabric(tick.site.topology), _saves(tick, stops),
+                      pace.too_soon(tick.at, limits.release_seconds), tick.unfit)
+        reason = first_reason(replace(ask, stops=stops), world)
+        pace.waits = pace.waits or reason == "paced"
+        return reason
+
+    def _fabric(self, topology: Topology) -> Fabric:
+        """Made anew only when the inventory changed."""
+        if self._cabled is None or self._cabled[0] is not topology:
+            self._cabled = topology, Fabric.of(topology)
+        return self._cabled[1]
+
+    def _stopped(self, tick: Turn, plan: Plan, nodes: Mapping[str, NodeView]) -> tuple[str, ...]:
+        """The jobs that the plan stops, by name: its own and all on its nodes. A drain that waits for a checkpoint stops them as
+        well: a job that saves no more would be waited for in vain, and a world may wait for so long only."""
+        return tuple(sorted({*plan.jobs, *(job for n in plan.nodes if n in nodes for job in nodes[n].jobs)}))
+
+    def _hold(self, tick: Turn, incident: Incident, track: Track, rule: Rule, reason: str) -> None:
+        self._set(tick, track, "holding", reason)
+        since = track.held_since if track.held_since is not None else tick.at
+        half_done = track.ended in ("step_failed", "verify_failed", "lost")
+        if half_done and tick.at - since >= rule.verify.deadline_seconds * 1000:
+            # A repair that stands half done goes to a person; it does not wait for ever.
+            self._escalate(tick, incident, track, "policy_exhausted")
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+    def _propose(self, tick: Turn, incident: Incident, track: Track, plan: Plan, reason: str) -> None:
+        """Asks a person. reason: awaiting_approval, or of a guard that only a person may overrule."""
+        if track.proposal is None:
+            action = self._action(tick, incident, track.attempt + 1, 1, plan.steps[0], reason)
+            action = replace(action, args={**action.args, **proposal_args(self._memory.worths.get(incident.id))})
+            track.attempt, track.step, track.proposal = action.attempt, 1, action
+            tick.actions.append((action, Outcome(action.id, "PENDING", "awaiting_approval", at=tick.at)))
+        self._set(tick, track, "proposed", reason)
+
+    def _start(self, tick: Turn, incident: Incident, track: Track, plan: Plan) -> None:
+        if track.proposal is None:
+            track.attempt += 1
+        track.plan, track.index, track.step, track.current = plan.steps, 0, 0, None
+        track.nodes, track.jobs = plan.nodes, plan.jobs
+        track.verify_at = track.quiet_since = None
+        track.command_deadline = 0
+        track.follows, track.ended = track.ended == "step_failed", ""
+        if plan.commands:
+            self._memory.ledger.note(Entry(incident.id, track.attempt, part_of(incident), plan.nodes, plan.jobs, tick.at, tick.at,
+                                           fault=incident.fault, rule=track.rule or ""))
+            self._memory.untouched.acted(incident.id)
+            self._memory.pace.started(tick.at)
+        self._set(tick, track, "acting", "action_planned")
+        self._next(tick, incident, track)
+
+    def _simulate(self, tick: Turn, incident: Incident, track: Track, plan: Plan) -> None:
+        """Says what would be done, once: SIMULATED is never DONE."""
+        steps = plan.steps or (Planned("escalate", subject(incident), {}, 60.0),)
+        track.attempt, track.step = track.attempt + 1, 0
+        self._write_simulated(tick, incident, track, steps)

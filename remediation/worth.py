@@ -1,0 +1,243 @@
+"""Is it worth it? Expected GPU-hours lost by waiting and by each attempt that the rule has left.
+
+    waiting       lost now × how long the fault goes on (some heal, a person comes within the horizon)
+    an attempt    the work since the checkpoint, and the whole job while it stands
+                  + (1 - chance to cure) × (proof that it failed, and then the best of what is left)
+
+The last attempt is followed by waiting: a person. An attempt is skipped (`not_worth_it`) where the own ledger shows that it
+seldom cures and what comes after it is cheaper; the last one is held where waiting is cheaper than stopping the job. What is
+not known (no rate, no job) is no reason for either: then the policy alone decides. All of it is pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from core.protocols import Checkpoint
+from remediation.cures import Cures, numbers
+from remediation.diagnose import tests_of
+from remediation.kinds import KINDS, commands
+from remediation.policy import Attempt, Step
+
+HOUR = 3600.0
+SELDOM = 0.5        # an attempt that cures more often than not is never skipped: the gentler step goes first
+OWN_LEAST = 5       # nor one of which the own ledger knows too little: a prior is somebody else's cluster
+MARGIN = 1.1        # a tenth dearer is within what these numbers can tell
+STALLED = 0.95      # of the job's work lost: it makes no step, so no checkpoint comes and none of its time is saved
+STOPS = frozenset({"drain", "replace", "exclude_node", "reset_gpu", "reboot", "restart_process", "resume_job", "shrink_job"})
+USES_SPARE = frozenset({"replace"})
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of an incident now.
+
+    lost_gpus: GPU-hours that it costs in an hour. job_gpus: GPUs of the jobs that an attempt stops. unsaved_seconds: full-speed
+    work since the newest complete checkpoint; next_seconds: until the next one is complete; None = not known. spares: that
+    may be used. node_gpus: of the accused node. heal_share, heal_seconds: the share of such faults that go away by
+    themselves, and their mean time.
+    """
+
+    fault: str
+    lost_gpus: float
+    job_gpus: float
+    unsaved_seconds: float | None = None
+    next_seconds: float | None = None
+    spares: int = 0
+    node_gpus: float = 8.0
+    heal_share: float = 0.0
+    heal_seconds: float = 1800.0
+
+    @property
+    def stalled(self) -> bool:
+        """The job makes no progress at all."""
+        return self.lost_gpus >= STALLED * self.job_gpus > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One attempt of the rule. place: its index. cure: the chance that it cures; cured, failed: what the own ledger counts.
+    stop_gpu_hours: what the job loses by it whether or not it cures. expected_gpu_hours: all that the job is expected to lose
+    when it is made now, what comes after it where it fails included. spare_gpu_hours: the expected price of spares, beside
+    that. skip: it is not worth it."""
+
+    place: int
+    kinds: tuple[str, ...]
+    cure: float
+    cured: int
+    failed: int
+    stop_gpu_hours: float
+    expected_gpu_hours: float
+    spare_gpu_hours: float
+    skip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What waiting and acting are expected to cost. options: the attempts that are left. wait_for: `checkpoint` where
+    waiting for the next one is cheaper than stopping the job now, `now` where it is not, None where that is not known.
+    hold: stopping the job costs more than waiting."""
+
+    at: int
+    lost_gpus: float
+    job_gpus: float
+    unsaved_seconds: float | None
+    waiting_gpu_hours: float
+    options: tuple[Option, ...]
+    wait_for: str | None = None
+    hold: bool = False
+
+    def best(self) -> Option | None:
+        """The first option that is not skipped."""
+        return next((one for one in self.options if not one.skip), None)
+
+
+def as_json(worth: Worth | None) -> dict[str, Any] | None:
+    """For the API and the command line; None stays None."""
+    return None if worth is None else asdict(worth)
+
+
+def told(worth: Worth, option: Option) -> str:
+    """Why an option is not worth it, in words."""
+    judged = option.cured + option.failed
+    after = next((o.expected_gpu_hours + o.spare_gpu_hours for o in worth.options if o.place > option.place and not o.skip),
+                 worth.waiting_gpu_hours)
+    cost = option.expected_gpu_hours + option.spare_gpu_hours
+    return (f"cures {100 * option.cure:.0f} % ({option.cured} of {judged} here): {cost:.1f} GPU-hours expected to be lost with it,"
+            f" {after:.1f} without it")
+
+
+def proposal_args(worth: Worth | None) -> dict[str, object]:
+    """What a proposal shows of the worth, as arguments of its action: expected GPU-hours lost by waiting and by the attempt,
+    and its chance to cure."""
+    best = worth.best() if worth is not None else None
+    if worth is None or best is None:
+        return {}
+    return {"waiting_gpu_hours": round(worth.waiting_gpu_hours, 2), "attempt_gpu_hours": round(best.expected_gpu_hours, 2),
+            "cure_chance": round(best.cure, 3)}
+
+
+# --- the two sides ------------------------------------------------------------------------------------------------------
+def waiting_gpu_hours(now: Situation) -> float:
+    """What doing nothing is expected to cost: the faults that heal do so after an exponential time, the rest lasts for the
+    horizon. A job that is stalled loses what it did since its checkpoint, too, unless it wakes up."""
+    horizon = float(numbers()["horizon"])
+    mean = max(1.0, now.heal_seconds)
+    healing = mean * -math.expm1(-horizon / mean)
+    lasts = now.heal_share * healing + (1.0 - now.heal_share) * horizon
+    rework = now.job_gpus * (now.unsaved_seconds or 0.0) * (1.0 - now.heal_share) if now.stalled else 0.0
+    return (now.lost_gpus * lasts + rework) / HOUR
+
+
+def checkpoint_first(now: Situation) -> str | None:
+    """`checkpoint` where losing a little for longer is cheaper than losing all work since the last one."""
+    if now.stalled:
+        return "now"
+    if now.unsaved_seconds is None or now.next_seconds is None:
+        return None
+    return "checkpoint" if now.lost_gpus * now.next_seconds < now.job_gpus * now.unsaved_seconds else "now"
+
+
+def stop_gpu_hours(steps: Sequence[Step], now: Situation) -> tuple[float, float]:
+    """(lost, spare): what the steps cost the job whether or not they cure, and the price of the spare that they take.
+
+    The job loses what is unsaved (or, where the drain waits for a checkpoint, a little for longer), then stands until the last
+    step is done. A spare that is taken is away until the node is repaired: its GPUs' time, by the chance that it is `missed`.
+    """
+    kinds = [s.kind for s in steps if commands(s.kind)]
+    if not any(kind in STOPS for kind in kinds):
+        return 0.0, 0.0
+    seconds = sum(step_seconds(s, now.fault) for s in steps if commands(s.kind))
+    if any(KINDS[kind].subject == "job" for kind in kinds):
+        needs = any(kind in USES_SPARE for kind in kinds) and now.spares < 1
+        seconds += float(numbers()["queue_without_spare" if needs else "queue"])
+    waits = _waits(steps, now)
+    unsaved = 0.0 if waits else now.unsaved_seconds or 0.0
+    lost = now.job_gpus * (seconds + unsaved)
+    if waits:
+        lost += now.lost_gpus * (now.next_seconds or 0.0)
+    spare = 0.0
+    if any(kind in USES_SPARE for kind in kinds):
+        spare = now.node_gpus * float(numbers()["repair"]) * missed(now)
+    return lost / HOUR, spare / HOUR
+
+
+def missed(now: Situation) -> float:
+    """The chance that, until the node is repaired, the job needs more spares than are left (Poisson); 1 where there is none."""
+    nodes = now.job_gpus / max(1.0, now.node_gpus)
+    wanted = nodes * float(numbers()["failures_per_node_day"]) * float(numbers()["repair"]) / 86_400
+    enough = sum(math.exp(-wanted) * wanted**k / math.factorial(k) for k in range(min(now.spares, 100)))
+    return min(1.0, max(0.0, 1.0 - enough))
+
+
+def _waits(steps: Sequence[Step], now: Situation) -> bool:
+    """The attempt's drain waits for a checkpoint, by the policy's word or by the cost."""
+    drain = next((s for s in steps if s.kind == "drain"), None)
+    if drain is None or now.stalled:
+        return False
+    said = drain.args.get("wait_for")
+    return said == "checkpoint" or (said in BY_COST and checkpoint_first(now) == "checkpoint")
+
+
+BY_COST = (None, "cheapest")  # what leaves it to the cost whether a drain waits; `nothing` never waits
+
+
+def step_seconds(step: Step, fault: str) -> float:
+    """How long a step usually holds the job up, in seconds; a diagnosis as long as the fault's level of tests takes."""
+    rows = numbers()["seconds"]
+    if step.kind == "diagnose":
+        level = step.args.get("level", tests_of(fault).level)
+        return float(rows.get(f"diagnose_{level}", rows["diagnose_3"]))
+    share = float(numbers()["modes"].get(str(step.args.get("mode")), 1.0)) if step.kind == "resume_job" else 1.0
+    return float(rows[step.kind]) * share
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------------
+def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cures: Cures, verify_seconds: float) -> Worth | None:
+    """The worth of the attempts from index `first` on; None where the rate, or the job, is not known.
+
+    verify_seconds: how long it takes until a failed attempt is known to be one.
+    """
+    if not (now.lost_gpus > 0 and now.job_gpus > 0 and math.isfinite(now.lost_gpus) and math.isfinite(now.job_gpus)):
+        return None
+    waiting = waiting_gpu_hours(now)
+    options: list[Option] = []
+    after, spares_after = waiting, 0.0  # what is lost, and the price of spares, by going on without this attempt
+    for place in range(len(attempts) - 1, first - 1, -1):
+        steps = attempts[place].do
+        kinds = tuple(s.kind for s in steps if commands(s.kind))
+        chance = cures.chance(now.fault, kinds)
+        stop, spare = stop_gpu_hours(steps, now)
+        proof = now.lost_gpus * verify_seconds / HOUR
+        expected = stop + (1.0 - chance.mean) * (proof + after)
+        price = spare + (1.0 - chance.mean) * spares_after
+        last = place == len(attempts) - 1
+        dearer = expected + price > MARGIN * (after + spares_after)
+        skip = not last and chance.mean < SELDOM and chance.own.judged >= OWN_LEAST and dearer
+        options.append(Option(place, kinds, chance.mean, chance.own.cured, chance.own.failed, stop, expected, price, skip))
+        if not skip:
+            after, spares_after = expected, price  # the ladder is gone down in order
+    options.reverse()
+    # The price of a spare is no reason to wait: a part that has to be repaired has to be repaired later, too.
+    hold = bool(options) and after > MARGIN * waiting and not now.stalled
+    return Worth(at, now.lost_gpus, now.job_gpus, now.unsaved_seconds, waiting, tuple(options), checkpoint_first(now), hold)
+
+
+# --- from what is known -------------------------------------------------------------------------------------------------
+def saved(now: Situation, at: int, onset_at: int, checkpoint: Checkpoint) -> Situation:
+    """The situation with what the job's newest checkpoint says. at, onset_at: ms.
+
+    Work before the onset counts in full, work after it by the share that was not lost; a job that is stalled saves no more.
+    """
+    if checkpoint.saved_at is None:
+        return now
+    share = max(0.0, 1.0 - now.lost_gpus / now.job_gpus) if now.job_gpus > 0 else 1.0
+    whole = max(0, min(at, onset_at) - checkpoint.saved_at) / 1000
+    slow = max(0, at - max(onset_at, checkpoint.saved_at)) / 1000
+    left = None
+    if checkpoint.interval_seconds is not None:
+        left = max(0.0, checkpoint.interval_seconds - (at - checkpoint.saved_at) / 1000)
+    return replace(now, unsaved_seconds=whole + slow * share, next_seconds=left)

@@ -1,0 +1,157 @@
+"""What detectors tell by a second source where the first is not shown: who is missing, what stands, whose slot is narrow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.plugins import load_plugins
+from core.types import Event, Target, Verdict
+from tests.contract.windows import JOB, START, STEP, Cluster, hang
+
+PLUGINS = load_plugins("detectors")
+
+
+def judge(cluster: Cluster, detector: str) -> list[Verdict]:
+    plugin = PLUGINS[detector]
+    return [v for v in plugin.judge(cluster.window(), plugin.params()) if v.state == "faulty"]
+
+
+def said(cluster: Cluster, detector: str) -> list[tuple[str, str]]:
+    return [(v.target.key, v.reason) for v in judge(cluster, detector)]
+
+
+# --- a hang: who never came -----------------------------------------------------------------------------------------------
+def watched(silent: tuple[int, ...], seq: int = 90, sized: bool = True) -> Cluster:
+    """Two nodes hang, and the watchdogs of all ranks but the silent ones speak at once."""
+    cluster = hang(Cluster(nodes=2, without=("rank.collective_seq",)), 20)
+    cluster.job = replace(cluster.job, ranks_per_node=8 if sized else None)
+    cluster.events += [Event(START + 1_100_000, Target("rank", None, job=JOB, rank=r), "nccl_watchdog", {"rank": r, "seq": seq})
+                       for r in range(16) if r not in silent]
+    return cluster
+
+
+def blocked(cluster: Cluster, *nodes: str, at: int = 600) -> Cluster:
+    cluster.events += [Event(START + at * 1000, Target("node", n), "kernel_error", {"subsystem": "hung_task"},
+                             "INFO: task pt_data_worker:9 blocked for more than 122 seconds.") for n in nodes]
+    cluster.events.sort(key=lambda e: e.at)
+    return cluster
+
+
+@pytest.mark.parametrize(("cluster", "key", "reason"), [
+    (watched((4,)), f"rank:{JOB}/4", "never_entered"),
+    (watched(tuple(range(8, 16))), "node:n001/", "never_entered"),
+    (watched((4,), sized=False), f"job:{JOB}/", "watchdog_equal"),
+    (watched((4, 12)), f"job:{JOB}/", "watchdog_equal"),
+    (watched((4, 5)), f"job:{JOB}/", "watchdog_equal"),
+    (watched(()), f"job:{JOB}/", "watchdog_equal"),
+], ids=["one rank", "one node", "size unknown", "on two nodes", "a part of a node", "nobody"])
+def test_who_never_entered_the_collective_is_named(cluster: Cluster, key: str, reason: str) -> None:
+    """Where all others of a job of known size wait in one collective, the rank or the node that says nothing is behind."""
+    assert said(cluster, "stalled_loss") == [(key, reason)]
+
+
+@pytest.mark.parametrize(("nodes", "at", "key"), [
+    (("n001",), 600, "node:n001/"), (("n000", "n001"), 600, f"job:{JOB}/"), (("n001",), 100, f"job:{JOB}/")])
+def test_the_node_with_blocked_tasks_holds_the_job_up(nodes: tuple[str, ...], at: int, key: str) -> None:
+    """Only one node's kernel, and only since the job stopped."""
+    cluster = blocked(hang(Cluster(nodes=2, without=("rank.collective_seq",)), 20), *nodes, at=at)
+    assert [k for k, _ in said(cluster, "stalled_loss")] == [key]
+
+
+# --- what stands ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("since", "found"), [(50, [("node:n001/", "clock_stands")]), (96, [])])
+def test_an_old_page_of_node_exporter_shows_by_its_clock(since: int, found: list[tuple[str, str]]) -> None:
+    """The node's clock stands on pages that come; four pages of it are needed, and two minutes."""
+    times = START / 1000 + STEP * np.arange(100.0)
+    cluster = Cluster().put("node.time_seconds", times[:, None], 0)
+    cluster.put("node.time_seconds", times[since], since, None, [1])
+    assert said(cluster, "exporter_stale") == found
+
+
+def held(stands: str) -> Cluster:
+    """A GPU at two thirds of its clock; its power stands and the clock wanders, or the other way round."""
+    cluster = Cluster(without=("gpu.power_limit_watts", "gpu.throttle_reasons_bits", "gpu.thermal_violation_ratio"))
+    rng = cluster.rng("held")
+    power, clock = np.full(50, 400.0) + rng.uniform(-6, 6, 50), np.full(50, 1320e6)
+    if stands == "power":
+        clock = clock + 15e6 * rng.integers(-2, 3, 50)
+    else:
+        power = power + rng.normal(0, 15, 50)
+    cluster.put("gpu.power_watts", power[:, None], 50, None, [11])
+    return cluster.put("gpu.sm_clock_hertz", clock[:, None], 50, None, [11])
+
+
+@pytest.mark.parametrize(("stands", "fault"), [("power", "power_cap"), ("clock", "clock_loss")])
+def test_what_stands_tells_what_holds_a_clock(stands: str, fault: str) -> None:
+    """Under a hidden limit of power the power stands; where the clock itself is stuck, it does."""
+    cluster = held(stands)
+    found = {name: [v.target.key for v in judge(cluster, name)] for name in ("power_cap", "clock_loss")}
+    assert found == {"power_cap": [], "clock_loss": [], fault: ["gpu:GPU-n001-3"]}
+
+
+# --- links and slots ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("resting", "ticks", "found"), [(True, 12, 0), (True, 50, 8), (False, 12, 8)])
+def test_works_on_a_switch_that_nobody_uses_are_no_fault(resting: bool, ticks: int, found: int) -> None:
+    """Ports that go down on a resting node are told when they stay down, those of a working node at once."""
+    cluster = Cluster()
+    if resting:
+        cluster.put("gpu.utilization_ratio", 0.0, 100 - ticks - 6, None, list(range(8, 16)))
+    cluster.put("nic.link_up", 0.0, 100 - ticks, None, list(range(8, 16)))
+    assert len(judge(cluster, "link_down")) == found
+
+
+def slots(cluster: Cluster, nodes: tuple[int, ...], lanes: float, since: int) -> Cluster:
+    """Each node has a NIC enp56s0np0; those of some nodes have so many lanes."""
+    cluster.entities["link"] = tuple(Target("link", n, "0000:38:00.0") for n in cluster.names)
+    cluster.entities["nic"] = tuple(Target("nic", t.node, "enp56s0np0") if c % 8 == 3 else t for c, t in enumerate(cluster.entities["nic"]))
+    cluster.put("link.pcie_width", 16.0, 0)
+    return cluster.put("link.pcie_width", lanes, since, None, list(nodes))
+
+
+@pytest.mark.parametrize(("nodes", "since", "found"), [((1,), 50, 1), ((1,), 0, 1), ((0, 1, 2, 3), 0, 0)],
+                         ids=["trained down", "narrower than its peers", "all by design"])
+def test_a_nic_in_a_narrow_slot_is_told_by_its_address(nodes: tuple[int, ...], since: int, found: int) -> None:
+    """The name of the interface holds the PCI address whose lanes are shown; the same slot of other nodes says what is right."""
+    assert [v.target.device for v in judge(slots(Cluster(), nodes, 4.0, since), "pcie_degraded")] == ["enp56s0np0"] * found
+
+
+# --- clients of shared storage ----------------------------------------------------------------------------------------------------
+def storage(slow: tuple[int, ...], pressed: bool = True) -> Cluster:
+    """Four clients of two targets; the calls of some take twice as long from tick 50 on."""
+    cluster = Cluster(trainer=False)
+    cluster.entities["storage"] = tuple(Target("storage", n, f"scratch-OST000{i}") for n in cluster.names for i in range(2))
+    cluster.put("storage.wait_seconds", 0.001 * cluster.rng("waits").normal(1, 0.05, (100, 8)), 0)
+    for node in slow:
+        cluster.put("storage.wait_seconds", 0.0022, 50, None, [2 * node, 2 * node + 1])
+        cluster.put("node.io_waiting_ratio", 0.4 if pressed else 0.006, 50, None, [node])
+    return cluster
+
+
+@pytest.mark.parametrize(("cluster", "found"), [
+    (storage((1,)), [("mount:n001//scratch", "client_slow")]), (storage((1,), pressed=False), []), (storage((0, 1, 2)), []), (storage(()), [])],
+    ids=["one client", "whose node does not wait", "most clients", "none"])
+def test_a_client_that_is_slow_alone_stalls_its_node(cluster: Cluster, found: list[tuple[str, str]]) -> None:
+    """Its calls take twice as long, the others' do not, and its node's tasks wait for I/O."""
+    assert said(cluster, "data_stall") == found
+
+
+# --- CPU ------------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("spans", "found"), [
+    ([(50, 58), (68, 76), (86, 100)], ["waits_for_cpu"]), ([(94, 100)], []), ([(50, 58)], [])],
+    ids=["again and again", "a burst", "long ago"])
+def test_waiting_for_cpu_that_comes_and_goes_counts_together(spans: list[tuple[int, int]], found: list[str]) -> None:
+    """Minutes of it within a quarter of an hour are starvation, one burst is none."""
+    cluster = Cluster()
+    for start, stop in spans:
+        cluster.put("node.cpu_waiting_ratio", 0.7, start, stop, [1])
+    assert [reason for _, reason in said(cluster, "cpu_starved")] == found
+
+
+@pytest.mark.parametrize(("columns", "found"), [([1], ["throttles_itself"]), ([0, 1, 2, 3], [])])
+def test_a_package_that_slows_itself_for_heat_starves_its_node(columns: list[int], found: list[str]) -> None:
+    """Its kernel counts throttles all the time and those of the others do not."""
+    cluster = Cluster().put("node.cpu_throttles_per_second", 0.0, 0).put("node.cpu_throttles_per_second", 4.0, 50, None, columns)
+    assert [reason for _, reason in said(cluster, "cpu_starved")] == found

@@ -1,0 +1,126 @@
+"""Months of cluster life: who looks after the fleet, and what each arm leaves of the GPU time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.resources import files
+
+import pytest
+
+from app.goodput.arms import ARMS, NOTICED_MS, Oracle, Restarting
+from app.goodput.chances import read_chances
+from app.goodput.command import GoodputOptions, evaluate_goodput
+from app.goodput.study import Span, limits_for, month, run_arm, together
+from app.goodput.watching import Watching
+from core.errors import BadInput
+from fleet.build import with_rates
+from fleet.eventstep import EventWorld
+from fleet.scenario import Entry
+from remediation.policy import read_policy
+from tests.goodput.test_chances import CARD, _row, written
+
+ACT = files("sample_data").joinpath("policies", "act.yaml")
+
+
+def quiet(nodes=8, days=0.5, *entries, seed=20_001):
+    """A fleet on which nothing happens but what is asked for."""
+    return replace(with_rates(replace(month(Span(nodes, 0.001, seed)), duration=f"{days:g}d", schedule=())), schedule=entries)
+
+
+def left(arm, scenario):
+    event = EventWorld(scenario, [arm])
+    event.advance(scenario.end_ms)
+    return event, event.watchers[0]
+
+
+DEAD = Entry(fault="gpu_lost", at="1h", seed=3)
+SHORT = Entry(fault="gpu_slow", at="1h", for_="10m", severity=0.2, seed=3)
+LONG = Entry(fault="gpu_slow", at="1h", for_="30d", severity=0.5, seed=3)
+
+
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_a_dead_gpu_is_replaced_and_the_job_goes_on(arm):
+    """Whoever looks after it: the node that the job died of is no longer in it, and it trains again."""
+    event, _ = left(ARMS[arm], quiet(8, 0.5, DEAD))
+    planted = event.world.faults[0]
+    assert event.world.jobs["pretrain"].alive
+    assert planted.place.rows[0] not in event.world.jobs["pretrain"].nodes
+
+
+def test_people_take_longer_than_a_script_and_a_script_longer_than_an_oracle():
+    """The same dead GPU, the same fleet."""
+    ratios = {arm: left(ARMS[arm], quiet(8, 0.5, DEAD))[0].world.goodput.ratio() for arm in ARMS}
+    assert ratios["people"] < ratios["restart"] < ratios["oracle"]
+
+
+@pytest.mark.parametrize(("entry", "errands"), [(SHORT, 0), (LONG, 1)])
+def test_an_oracle_acts_only_where_acting_costs_less(entry, errands):
+    """Ten minutes at 20 % are cheaper to wait for than a restart; half the pace for the rest of the day is not."""
+    assert left(Oracle, quiet(8, 0.5, entry))[1].errands.count == errands
+
+
+def test_people_find_what_is_slow_and_stays_the_next_day():
+    """Not before, and then it is replaced."""
+    event, watcher = left(ARMS["restart"], quiet(8, 1.0, LONG))
+    assert isinstance(watcher, Restarting)
+    assert watcher.errands.count == 1
+    assert event.world.faults[0].cured_at - event.world.faults[0].at > NOTICED_MS
+
+
+def watching(tmp_path, scenario, **changed):
+    chances, policy = read_chances(written(tmp_path, **changed)), read_policy(str(ACT))
+    return left(lambda event: Watching(event, chances, policy, scenario.seed), scenario)
+
+
+def test_greylag_finds_and_repairs_what_it_would_find(tmp_path):
+    """A slow GPU that stays: an incident after the drawn delay, its own engine acts, the job is on healthy nodes."""
+    sure = {"faults__gpu_slow": _row(1.0, 1.0), "calibration__confidence__bins": CARD["calibration"]["confidence"]["bins"][1:]}
+    event, watcher = watching(tmp_path, quiet(8, 0.5, LONG), **sure)
+    assert (watcher.found, watcher.missed, watcher.healthy_acted) == (1, 0, [])
+    assert event.world.faults[0].place.rows[0] not in event.world.jobs["pretrain"].nodes
+
+
+def test_what_is_missed_stays(tmp_path):
+    """A recall of nothing leaves the part where it is."""
+    event, watcher = watching(tmp_path, quiet(8, 0.5, LONG), faults__gpu_slow=_row(0.0, 1.0))
+    assert (watcher.found, watcher.missed) == (0, 1)
+    assert event.world.faults[0].present
+
+
+def test_acting_on_the_wrong_node_is_counted(tmp_path):
+    """Wrong parts that are as sure as right ones: the study must see a healthy node drained."""
+    wrong = {"faults__gpu_slow": _row(1.0, 0.0), "calibration__confidence__bins": [{"said": 0.95, "true": {"value": 0.5, "n": 9}}]}
+    _, watcher = watching(tmp_path, quiet(8, 0.5, LONG), **wrong)
+    assert watcher.healthy_acted
+
+
+def test_the_same_month_twice_is_the_same(tmp_path):
+    """Seeds decide everything."""
+    chances, policy = read_chances(written(tmp_path)), read_policy(str(ACT))
+    rows = [run_arm("greylag", month(Span(16, 2.0, 20_002)), chances, policy, print) for _ in range(2)]
+    assert {**rows[0], "cpu_seconds": 0} == {**rows[1], "cpu_seconds": 0}
+
+
+@pytest.mark.parametrize(("ratios", "closed"), [((0.8, 0.9, 0.88), 0.8), ((0.8, 0.9, 0.7), -1.0), ((0.9, 0.9, 0.9), None)])
+def test_the_share_of_the_gap(ratios, closed):
+    """From restarting to the oracle; without a gap there is nothing to close."""
+    restart, oracle, own = ratios
+    rows = [{"arm": arm, "goodput_ratio": ratio, "nodes": 64, "days": 30, "healthy_nodes_acted_on": 0, "found": 1, "missed": 0}
+            for arm, ratio in (("people", 0.5), ("restart", restart), ("oracle", oracle), ("greylag", own))]
+    assert together(64, rows)["gap_closed"] == closed
+
+
+def test_budgets_grow_with_the_job():
+    """A job on 512 nodes may be acted on as often as eight jobs on 64."""
+    policy = read_policy(str(ACT))
+    assert limits_for(policy, 512).limits.per_job_per_day == 8 * policy.limits.per_job_per_day
+    assert limits_for(policy, 32).limits == policy.limits
+
+
+@pytest.mark.parametrize("options", [
+    GoodputOptions(None), GoodputOptions("card.json", nodes=(4,)), GoodputOptions("card.json", days=0), GoodputOptions("no-such-file"),
+])
+def test_without_a_scorecard_or_with_impossible_sizes_nothing_runs(options):
+    """One sentence instead."""
+    with pytest.raises(BadInput, match="evaluate"):
+        evaluate_goodput(options, print, print)
