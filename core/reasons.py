@@ -244,5 +244,6 @@ NOTIFY_REASONS: dict[str, str] = {
     "receiver_refused": "the receiver will not take the message, now or later",
     "gave_up": "the receiver did not take the message in all tries",
     "superseded": "a later message of its incident was delivered: it would tell an old state",
+    "not_dead": "only a message that was given up is sent again",
     "no_notifier": "the notifier that the message was for is not configured any more",
 }

@@ -18,6 +18,7 @@ from core.types import Floats, JobState, Target, Verdict
 from core.window import Window
 from detectors import client_waits, job_pace, stats
 from detectors.client_waits import Client
+from detectors.progress import EXCUSED
 from detectors.job_pace import Pace
 from detectors.stats import Bools
 
@@ -63,7 +64,8 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         if pace is not None and window.block(DATA).fresh()[pace.columns].mean() >= 0.5:
             out += [word for v in _judge_job(window, job, pace, params) for word in _at_client(v, clients)]
     said = {v.target.node for v in out if v.state == "faulty" and v.target.kind == "mount"}
-    jobs = stats.node_jobs(window)
+    paused = {job.id for job in window.jobs if job.phase in EXCUSED}  # a save loads the storage: an open finding stands still
+    jobs = {node: job for node, job in stats.node_jobs(window).items() if job not in paused}
     for node, client in sorted(clients.items()):
         if node in jobs and node not in said:
             part = replace(client.mount, job=jobs[node])

@@ -26,6 +26,7 @@ from detectors.stats import Ints
 FAULT = "throughput_drop"
 # What shows how long a GPU was busy, best first; of a large job so many GPUs tell.
 ACTIVITY = ("gpu.sm_active_ratio", "gpu.power_watts")
+WAITS = "nic.wait_ticks_per_second"  # a port has data to send and no credit or turn to send it
 WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio")  # what ends while a GPU waits in a collective
 MOST_GPUS = 128
 LEAD_ROWS = 8  # two minutes: an expert's load stays longer, the noise of a reading does not
@@ -44,7 +45,9 @@ class Params:
     young_drop. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
     that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
     errors at least; of_growth: and what was added, as a share of the growth of the step. of_lead:
-    share of the slowdown by which one GPU goes on working beyond the others; above_lead: times the greatest lead of before. together_seconds: jobs that slow down within it slow down together. still: growth
+    share of the slowdown by which one GPU goes on working beyond the others; above_lead: times the greatest lead of before. few_ports:
+    share of the job's ports that wait to send, port_waits: so many times as much as before and as the others.
+    draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down within it slow down together. still: growth
     against the last hours from which an older finding goes on.
     """
 
@@ -64,6 +67,10 @@ class Params:
     of_growth: float = 0.1
     of_lead: float = 0.5
     above_lead: float = 1.7
+    few_ports: float = 0.25
+    port_waits: float = 20.0
+    draws: float = 0.01
+    clocks: float = 0.01
     together_seconds: float = 180.0
     still: float = 0.02
 
@@ -169,6 +176,8 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: floa
     collectives: the exchange itself.
     """
     before, after = pace.rows[pace.rows < row], pace.rows[pace.rows >= row]
+    if _few_ports_wait(window, job, before, after, p) or _at_the_limit(window, job, before, after, p):
+        return False
 
     def grown(signal: str, q: float) -> float:
         old, new = (job_pace.level(window, signal, pace.some, rows, q) for rows in (before, after))
@@ -185,6 +194,34 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: floa
         return _lasts(window, pace, row, p)
     common = sum(part for part in (computing, waiting, exchange) if not np.isnan(part))
     return common >= p.common * total or _lasts(window, pace, row, p)
+
+
+def _few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, p: Params) -> bool:
+    """Since the change a few of the job's ports have data that they cannot send, and the others do not: flows share a path, or a port
+    is slow. That is the network's to say, and nobody changed the job."""
+    columns = np.array([e for e, nic in enumerate(window.of_kind("nic")) if nic.node in job.nodes], np.int64)
+    if WAITS not in window.blocks or not len(columns):
+        return False
+    waits = window.values(WAITS)[:, columns]
+    old, new = stats.median(waits[before]), stats.median(waits[after])
+    known = ~np.isnan(old) & ~np.isnan(new)
+    usual = float(np.median(new[known])) if known.any() else float("nan")
+    up = known & stats.above(new, p.port_waits * np.maximum(old, 1.0)) & stats.above(new, p.port_waits * max(usual, 1.0))
+    return bool(0 < up.sum() <= p.few_ports * known.sum())
+
+
+def _at_the_limit(window: Window, job: JobState, before: Ints, after: Ints, p: Params) -> bool:
+    """Since the change the job's GPUs draw more at a lower clock: its kernels ask more of the boards than their limit of power gives,
+    which is what the limit is for. What slows a job otherwise makes its GPUs draw less, or leaves their clocks where they were."""
+    columns = np.array([e for e, gpu in enumerate(window.of_kind("gpu")) if gpu.node in job.nodes], np.int64)
+    columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
+    if not len(columns):
+        return False
+    power, clock = (stats.ratio(stats.median(values[after]), stats.median(values[before]))
+                    for values in (window.values(f"gpu.{n}")[:, columns] for n in ("power_watts", "sm_clock_hertz")))
+    known = ~np.isnan(power + clock)
+    held = stats.above(power, 1.0 + p.draws) & stats.below(clock, 1.0 - p.clocks)
+    return bool(known.any() and held.sum() >= p.common * known.sum())
 
 
 def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, growth: float, p: Params) -> bool:

@@ -64,7 +64,7 @@ def strength(finding: Finding) -> float:
 def blame_part(findings: Sequence[Finding], window: Window) -> Culprit:
     """The culprit of findings on one part, or on parts of which one has the evidence and the others follow."""
     best = strongest(findings)
-    chance = _rank_chance(best) if best.target.kind == "rank" else OWN_EVIDENCE
+    chance = _chance(best)
     target = named(best.target, window)
     suspects = [(target, chance, best.reason)]
     suspects += [(named(t, window), weight, why) for t, weight, why in best.suspects]
@@ -76,12 +76,14 @@ def blame_part(findings: Sequence[Finding], window: Window) -> Culprit:
     return Culprit(target, scope, round(chance * strength(best), 3), ranked(suspects, chance))
 
 
-def _rank_chance(finding: Finding) -> float:
-    """The detector's own weight for the rank where it gave one. Else: watchdog lines that name no process group tell
-    which rank is behind, not which group waits, and count for at most 0.8."""
+def _chance(finding: Finding) -> float:
+    """The detector's own weight for the part where it gave one. Else: a part's own evidence; of a rank, less: watchdog lines that
+    name no process group tell which rank is behind, not which group waits, and count for at most 0.8."""
     for target, weight, _ in finding.suspects:
         if target.same_part(finding.target):
             return min(1.0, max(0.0, weight))
+    if finding.target.kind != "rank":
+        return OWN_EVIDENCE
     words = " ".join([finding.reason, *(e.signal for e in finding.evidence)])
     return WATCHDOG_LIMIT if "watchdog" in words else RANK_EVIDENCE
 
@@ -100,8 +102,8 @@ def blame_job(findings: Sequence[Finding], window: Window) -> Culprit:
         return found
     # several ranks stand out: the chance is shared by severity
     total = sum(f.severity for f in ranks) or 1.0
-    chance = _rank_chance(best) * (best.severity / total if best.severity else 1 / len(ranks))
-    suspects = [(named(f.target, window), _rank_chance(f) * (f.severity / total if f.severity else 1 / len(ranks)),
+    chance = _chance(best) * (best.severity / total if best.severity else 1 / len(ranks))
+    suspects = [(named(f.target, window), _chance(f) * (f.severity / total if f.severity else 1 / len(ranks)),
                  f.reason) for f in ranks]
     return Culprit(found.target, found.scope, round(chance * strength(best), 3), ranked(suspects, 1.0))
 

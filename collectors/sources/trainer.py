@@ -26,6 +26,7 @@ TABLE: dict[str, Meaning] = {
     "loss": Meaning("rank.loss"),  # its companion rank.loss_nonfinite is the mapper's (core.derive.COMPANIONS)
     "grad_norm": Meaning("rank.grad_norm"),
     "tokens_per_second": Meaning("rank.tokens_per_second"),
+    "batch_samples": Meaning("rank.batch_samples"),
     "nonfinite_total": Meaning("rank.nonfinite_per_second", 1.0, True),
     "skipped_total": Meaning("rank.skipped_per_second", 1.0, True),
     "last_checkpoint_step": Meaning("rank.last_checkpoint_step"),

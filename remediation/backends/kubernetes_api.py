@@ -147,7 +147,12 @@ class Api:
         except self._api_error as error:
             raise _told(error, evicting) from None
         except httpx2.HTTPStatusError as error:
-            raise Unavailable(f"the Kubernetes API answered {error.response.status_code} without a status") from None
+            code = int(error.response.status_code)
+            if code == 404:  # a group that is not installed is answered as plain text
+                raise ApiMissing("no such resource") from None
+            if code == 403:  # a proxy before the server
+                raise Refused("forbidden", "refused without a reason") from None
+            raise Unavailable(f"the Kubernetes API answered {code} without a status") from None
         except httpx2.HTTPError as error:
             raise Unavailable(f"the Kubernetes API did not answer ({type(error).__name__})") from None
         except KubeConfigError as error:

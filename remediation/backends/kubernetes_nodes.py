@@ -8,6 +8,7 @@ everything.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -262,7 +263,8 @@ def noting(obj: Obj, new: Entry, changes: Obj | None = None) -> Obj:
 def hold_changes(node: Obj, hold: Held, taint: str) -> Obj:
     """Cordon and taint. NoSchedule only: NoExecute would put pods out past their disruption budgets."""
     rest = [t for t in taints(node) if t.get("key") != taint]
-    ours_now = {"key": taint, "value": hold.incident or "held", "effect": "NoSchedule"}
+    value = re.sub(r"[^A-Za-z0-9._-]", "-", hold.incident)[:63].strip("._-")  # what the API server takes for a value
+    ours_now = {"key": taint, "value": value or "held", "effect": "NoSchedule"}
     return {"metadata": {"annotations": {HELD_BY: write_held(hold)}}, "spec": {"unschedulable": True, "taints": [*rest, ours_now]}}
 
 

@@ -184,7 +184,11 @@ def would_end(job: Obj, child: Obj | None) -> bool:
         wanted = [c.get("type") for c in rule.get("onPodConditions") or ()]
         if rule.get("action") == "Ignore" and "DisruptionTarget" in wanted:
             return False
-    if int(status.get("failed") or 0) < int(spec.get("backoffLimit", 6)):
+    per_index = spec.get("backoffLimitPerIndex")
+    if per_index is not None:
+        if int(per_index) > 0:
+            return False
+    elif int(status.get("failed") or 0) < int(spec.get("backoffLimit", 6)):
         return False
     if job["kind"] != "JobSet":
         return True

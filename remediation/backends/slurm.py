@@ -29,6 +29,7 @@ BEGIN: Mapping[str, Begin] = {
     "reboot": slurm_nodes.begin_reboot,
     "replace": slurm_nodes.begin_replace,
     "diagnose": slurm_diagnose.begin,
+    "reset_gpu": slurm_diagnose.begin_reset,
     "resume_job": slurm_jobs.begin_resume,
     "restart_process": slurm_jobs.begin_restart,
 }
@@ -110,6 +111,8 @@ class SlurmDoor:
             return slurm_nodes.go_on_replace(site, trace, node, cluster)
         if trace.word.startswith("drain"):
             return slurm_nodes.go_on_drain(site, trace, node, cluster)
+        if trace.word.startswith("reset"):
+            return slurm_nodes.DONE if trace.word == "reset_done" else Word("FAILED", trace.rest or "backend_failed")
         if trace.word.startswith("diagnosed"):
             passed = trace.word == slurm_nodes.PASSED
             return Word("DONE" if passed else "FAILED", trace.rest or ("done" if passed else "diagnose_failed"))

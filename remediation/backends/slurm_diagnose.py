@@ -1,4 +1,4 @@
-"""A diagnosis as a Slurm job on a node that is out.
+"""A diagnosis, or the reset of a GPU, as a Slurm job on a node that is out.
 
 A drained node takes no job. So the node is put into a reservation that only we may use, taken back for as long as the
 test runs, and drained again before the reservation goes. Whatever ends Greylag between these steps leaves the node in the
@@ -17,6 +17,7 @@ from remediation.backends.slurm_commands import call
 from remediation.backends.slurm_json import Cluster, SlurmJob, SlurmNode
 from remediation.backends.slurm_nodes import PASSED, find
 from remediation.backends.slurm_site import (
+    DONE,
     RUNS,
     TEST_JOB,
     Site,
@@ -36,18 +37,42 @@ KEEP_OUT = "maint,ignore_jobs"
 
 
 def begin(site: Site, action: Action, cluster: Cluster) -> Word:
-    """Submits the job. Raises Refused."""
-    node, how = find(action, cluster), site.params.diagnose
-    state, spare = site.state(node, cluster), site.state(node, cluster) == "spare"
-    held = site.held_by(node, cluster)
-    if held is not None and not site.ours(node, cluster):
-        raise Refused("other_hand", held)
-    if not spare and (held is None or state != "drained"):
-        raise Refused("not_drained", state)
+    """Submits the tests of a node that is out, or of a spare. Raises Refused."""
+    how = site.params.diagnose
     wanted = [one for one in str(action.args.get("tests") or "").split(",") if one in how.programs]
     wanted = wanted or [one for one in how.programs if one == "exit"]
     if not wanted:
+        _place(site, action, cluster)
         raise Refused("not_supported", "diagnose.programs names none of the tests")
+    return _submit(site, action, cluster, "diagnose", _about(action, wanted), _script(site, action, wanted))
+
+
+def begin_reset(site: Site, action: Action, cluster: Cluster) -> Word:
+    """Runs the configured command on the node of the GPU, which has to be out. Raises Refused."""
+    if not site.params.reset_gpu:
+        raise Refused("not_supported", "reset_gpu is not configured")
+    device = action.target.device or ""
+    if not re.fullmatch(r"[\w:.-]{1,60}", device):
+        raise Refused("backend_refused", "the GPU has no index")
+    words = [device if word == "{device}" else word for word in site.params.reset_gpu]
+    return _submit(site, action, cluster, "reset_gpu", f"node={action.target.node}", f"#!/bin/sh\nexec {shlex.join(words)} </dev/null\n")
+
+
+def _place(site: Site, action: Action, cluster: Cluster) -> tuple[SlurmNode, bool]:
+    """(the node, whether it is a spare). Raises Refused where it is neither ours and out, nor a spare."""
+    node = find(action, cluster)
+    state, held = site.state(node, cluster), site.held_by(node, cluster)
+    if held is not None and not site.ours(node, cluster):
+        raise Refused("other_hand", held)
+    spare = state == "spare" and action.kind == "diagnose"
+    if not spare and (held is None or state != "drained"):
+        raise Refused("not_drained", state)
+    return node, spare
+
+
+def _submit(site: Site, action: Action, cluster: Cluster, word: str, about: str, script: str) -> Word:
+    node, spare = _place(site, action, cluster)
+    how = site.params.diagnose
     place = site.params.spares if spare else testing_reservation(node.name)
     if not spare and place not in cluster.reservations:
         site.scheduler.reserve(place, node.name, site.user, KEEP_OUT, "infinite")
@@ -55,10 +80,10 @@ def begin(site: Site, action: Action, cluster: Cluster) -> Word:
         site.scheduler.resume(node.name)
     options = ["--nodes=1", f"--nodelist={node.name}", "--exclusive", f"--reservation={place}", "--no-requeue", "--export=NIL",
                f"--job-name={TEST_JOB}", f"--time={max(1, how.minutes)}", "--chdir=/", f"--output={_output(site, '%j')}",
-               f"--comment={write_trace(action.id, 'diagnose', _about(action, wanted))}"]
+               f"--comment={write_trace(action.id, word, about)}"]
     if how.partition:
         options.append(f"--partition={how.partition}")
-    site.scheduler.submit(*options, script=_script(site, action, wanted))
+    site.scheduler.submit(*options, script=script)
     return RUNS
 
 
@@ -95,18 +120,26 @@ def go_on(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster) -> Word:
         return Word("FAILED", "node_unknown", about.get("node"))
     if not job.over or "COMPLETING" in job.states:
         return RUNS if "RUNNING" in job.states else Word("RUNNING", "in_queue", f"job {job.ref} waits: {job.reason}")
-    found = _result(site, job, about)
+    found = _result(site, job, about) if trace.word == "diagnose" else _reset_result(job)
     if testing_reservation(node.name) in cluster.reservations:
         _close(site, trace, node, cluster, found)
     return found
 
 
 def _close(site: Site, trace: Trace, node: SlurmNode, cluster: Cluster, found: Word) -> None:
-    word = PASSED if found.state == "DONE" else "diagnosed_failed"
+    good = found.state == "DONE"
+    word = (PASSED if good else "diagnosed_failed") if trace.word == "diagnose" else ("reset_done" if good else "reset_failed")
     drained_by_others = "DRAIN" in node.flags and not site.ours(node, cluster)
     if not drained_by_others:
         site.scheduler.drain(node.name, write_trace(trace.id, word, found.reason))
     site.scheduler.free_reservation(testing_reservation(node.name))
+
+
+def _reset_result(job: SlurmJob) -> Word:
+    """A reset is no test: the node stays out until one has passed."""
+    if job.state == "COMPLETED" and job.exit_code == 0:
+        return DONE
+    return Word("FAILED", "backend_failed", f"job {job.ref} ended as {job.state.lower()}, exit status {job.exit_code}")
 
 
 def _result(site: Site, job: SlurmJob, about: dict[str, str]) -> Word:

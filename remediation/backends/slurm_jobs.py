@@ -29,8 +29,9 @@ from remediation.backends.slurm_site import (
     write_trace,
 )
 
-# `flex`: the job may also run elsewhere, and longer than the reservation lasts; `ignore_jobs`: the job itself runs there now.
-KEEP_FLAGS = "ignore_jobs,flex"
+# `flex`: the job may also run elsewhere, and longer than the reservation lasts; `ignore_jobs`: the job itself runs there now;
+# `no_hold_jobs_after`: a job that still waits when the reservation ends goes on waiting without it, and is not held.
+KEEP_FLAGS = "ignore_jobs,flex,no_hold_jobs_after"
 STOPPED = frozenset({"drain", "resume"})  # words of a note from the stop on until the job is let go
 _NUMBER = re.compile(r"(\w+)=(\d+)")
 
@@ -144,7 +145,9 @@ def set_aside(site: Site, trace: Trace, cluster: Cluster) -> bool:
     if any(job.on_nodes for job in stopped):
         return False
     for job in stopped:
-        site.scheduler.set_job(job.id, f"starttime=now+{max(1, round(site.params.hold_minutes * 60))}")
+        name = job_reservation(job)
+        mine_too = [f"reservationname={name}"] if name in cluster.reservations and job.reservation != name else []
+        site.scheduler.set_job(job.id, *mine_too, f"starttime=now+{max(1, round(site.params.hold_minutes * 60))}")
         site.scheduler.release(job.id)
     return True
 

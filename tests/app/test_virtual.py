@@ -46,7 +46,7 @@ def what_is_wrong(site: VirtualSite) -> list[str]:
     return out + [f"{key}: {o['state']} {o['reason']}" for key, o in ends.items() if o["state"] != "DONE"]
 
 
-@pytest.mark.parametrize("fault", [pytest.param(f, marks=() if f == "packet_loss" else pytest.mark.evaluate) for f in FAULTS])
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=pytest.mark.evaluate) for f in FAULTS])
 def test_a_fault_is_found_repaired_and_proven(fault: str) -> None:
     """One incident, on the part that the truth names, resolved as recovered, every action done."""
     assert not what_is_wrong(broken(fault, seed=5, nodes=3))

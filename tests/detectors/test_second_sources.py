@@ -9,7 +9,9 @@ import pytest
 
 from core.plugins import load_plugins
 from core.types import Event, Target, Verdict
-from tests.contract.windows import JOB, START, STEP, Cluster, hang
+from pipeline.correlate import correlate
+from pipeline.detect import DetectLoop
+from tests.contract.windows import JOB, START, STEP, Cluster, hang, slow_down
 
 PLUGINS = load_plugins("detectors")
 
@@ -51,6 +53,17 @@ def blocked(cluster: Cluster, *nodes: str, at: int = 600) -> Cluster:
 def test_who_never_entered_the_collective_is_named(cluster: Cluster, key: str, reason: str) -> None:
     """Where all others of a job of known size wait in one collective, the rank or the node that says nothing is behind."""
     assert said(cluster, "stalled_loss") == [(key, reason)]
+
+
+@pytest.mark.parametrize(("kernel", "low", "high"), [(False, 0.7, 0.78), (True, 0.8, 0.88)])
+def test_a_node_that_never_came_is_sure_enough_to_act_on_only_where_its_kernel_says_so(kernel: bool, low: float, high: float) -> None:
+    """Which node a rank stands on is inferred: without a word of the node itself the incident stays below what policies act on."""
+    cluster = watched(tuple(range(8, 16)))
+    window = (blocked(cluster, "n001", at=1000) if kernel else cluster).window()
+    loop = DetectLoop({"stalled_loss": PLUGINS["stalled_loss"]}, {})
+    (group,) = correlate(window, loop.run(window).opened)
+    assert (group.culprit.target.node, group.culprit.scope) == ("n001", "node")
+    assert low <= group.culprit.confidence <= high
 
 
 @pytest.mark.parametrize(("nodes", "at", "key"), [
@@ -155,3 +168,24 @@ def test_a_package_that_slows_itself_for_heat_starves_its_node(columns: list[int
     """Its kernel counts throttles all the time and those of the others do not."""
     cluster = Cluster().put("node.cpu_throttles_per_second", 0.0, 0).put("node.cpu_throttles_per_second", 4.0, 50, None, columns)
     assert [reason for _, reason in said(cluster, "cpu_starved")] == found
+
+
+# --- a slower job ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("ports", "found"), [([3, 11], []), ([], ["slower_than_before"]), (list(range(32)), ["slower_than_before"])],
+                         ids=["two ports wait", "none does", "all do"])
+def test_flows_that_share_a_path_are_no_drop_of_the_job(ports: list[int], found: list[str]) -> None:
+    """A few ports that have data and cannot send slow everybody; that is the network's, and nobody changed the job."""
+    cluster = slow_down(Cluster(trainer=True), 50)
+    cluster.put("nic.wait_ticks_per_second", 4e7, 50, None, ports)
+    assert [reason for _, reason in said(cluster, "throughput_drop")] == found
+
+
+@pytest.mark.parametrize(("power", "clock", "found"), [
+    (1.08, 0.9, []), (0.85, 0.9, ["slower_than_before"]), (1.0, 1.0, ["slower_than_before"])],
+    ids=["more power, less clock", "less of both", "as before"])
+def test_kernels_that_run_into_the_boards_limit_are_no_drop(power: float, clock: float, found: list[str]) -> None:
+    """A low clock at the limit of power is what the limit is for, for all GPUs of a job as for one."""
+    cluster = slow_down(Cluster(), 50)
+    for signal, factor in (("gpu.power_watts", power), ("gpu.sm_clock_hertz", clock)):
+        cluster.signals[signal][50:] *= factor
+    assert [reason for _, reason in said(cluster, "throughput_drop")] == found

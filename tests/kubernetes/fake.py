@@ -149,6 +149,7 @@ class Cluster:
         self.before_write: list[Any] = []  # called once each, before the next write: another controller's hand
         self.logs: dict[tuple[str, str], str] = {}
         self.down = False
+        self.absent: set[str] = set()
         self.changed = threading.Condition(threading.RLock())
         self.settle: Any = lambda cluster: None
         self.make("Namespace", "default")
@@ -305,6 +306,8 @@ class Cluster:
             raise Problem(403, "Forbidden", f'{_full(where.kind)}{name} is forbidden: User "{user}" cannot {verb} resource '
                           f'"{resource}" in API group "{where.kind.group}" {scope}',
                           {"name": where.name or "", "group": where.kind.group, "kind": where.kind.plural})
+        if where.kind.plural in self.absent:
+            return Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
         self.log.append((verb, resource, where.name or ""))
         if waiting := self.fail.get((verb, resource)):
             raise waiting.pop(0)

@@ -492,7 +492,7 @@ def test_a_refused_command_is_named_and_nothing_is_half_done():
     assert site.view.nodes()["n1"].held_by == "greylag"
 
 
-@pytest.mark.parametrize("code", [401, 408, 500, 502, 503, 504])
+@pytest.mark.parametrize("code", [401, 408, 410, 500, 502, 503, 504])
 def test_a_server_in_trouble_is_worth_another_try(code):
     """Unavailable from all three."""
     site = made()

@@ -199,6 +199,14 @@ def test_the_last_diagnosis_is_on_the_node():
     assert [site.view.nodes()[n].checked_at for n in ("n1", "n2", "n3")] == [T0, None, None]
 
 
+@pytest.mark.parametrize(("incident", "value"), [("inc-0123456789ab", "inc-0123456789ab"), ("", "held"), ("a b/c:", "a-b-c"), ("x" * 99, "x" * 63)])
+def test_the_taint_has_a_value_that_kubernetes_takes(incident, value):
+    """At most 63 letters, digits, dots, dashes and underscores."""
+    node = {"metadata": {"name": "n1"}, "spec": {}}
+    changes = nodes.hold_changes(node, nodes.Held("a", incident, "t"), "greylag.io/held")
+    assert changes["spec"]["taints"][0]["value"] == value
+
+
 def test_the_oldest_ended_actions_make_room():
     """The annotation holds the newest, and whatever still runs."""
     site = Site()

@@ -6,7 +6,6 @@ import pytest
 
 from core.errors import Unavailable
 from remediation.backends import kubernetes_work as work
-from tests.kubernetes.fake import Problem
 from tests.kubernetes.site import Site, action
 
 KINDS = {"Job": "job", "JobSet": "jobset", "PyTorchJob": "pytorch"}
@@ -131,6 +130,25 @@ def test_parts_that_have_succeeded_are_not_waited_for():
     assert work.wanted_pods({"kind": "Job", "spec": {"parallelism": 4, "completions": 5}, "status": {"succeeded": 3}}) == 2
 
 
+IGNORES = {"rules": [{"action": "FailJob", "onExitCodes": {}}, {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+
+
+@pytest.mark.parametrize(("spec", "failed", "most", "restarts", "ends"), [
+    ({}, 0, None, 0, False), ({}, 6, None, 0, True), ({"backoffLimit": 0}, 0, None, 0, True), ({"backoffLimit": 3}, 2, None, 0, False),
+    ({"backoffLimit": 0, "podFailurePolicy": IGNORES}, 0, None, 0, False),
+    ({"backoffLimitPerIndex": 0, "backoffLimit": 2147483647}, 0, None, 0, True), ({"backoffLimitPerIndex": 1}, 9, None, 0, False),
+    ({"backoffLimit": 0}, 0, 3, 2, False), ({"backoffLimit": 0}, 0, 3, 3, True), ({"backoffLimit": 0}, 0, 0, 0, True),
+])
+def test_when_losing_a_pod_ends_the_job(spec, failed, most, restarts, ends):
+    """No retries left, and the Job counts a disruption as a failure; of a JobSet also no restarts left. most None = a plain Job."""
+    job = {"kind": "Job", "spec": spec, "status": {"failed": failed}}
+    if most is None:
+        assert work.would_end(job, None) is ends
+    else:
+        owner = {"kind": "JobSet", "spec": {"failurePolicy": {"maxRestarts": most}}, "status": {"restarts": restarts}}
+        assert work.would_end(owner, job) is ends
+
+
 def test_a_job_that_waits_in_the_queue_says_so():
     """No room for its pods: RUNNING in_queue, and at the deadline it fails by that name."""
     site = made("Job")
@@ -203,10 +221,9 @@ def test_a_job_is_named_by_name_namespace_or_label(asked, reason):
 
 
 def test_without_the_crds_there_are_only_jobs():
-    """A cluster without JobSet and the training operator."""
+    """A cluster without JobSet and the training operator answers their paths with a plain 404."""
     site = made("Job")
-    for kind in ("jobsets", "pytorchjobs"):
-        site.cluster.fail["list", kind] = [Problem(404, "NotFound", "the server could not find the requested resource")] * 99
+    site.cluster.absent = {"jobsets", "pytorchjobs"}
     assert site.do(resume()).state == "DONE"
     assert site.door.poll("inc-9/1/1").reason == "unknown_operation"
 

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.loglines import LogReader
+from collectors.loglines import ALL_STEP_SIGNALS, LogReader
 from collectors.logtimes import Anchor
+from collectors.readings import series_of
 from core.clock import parse_rfc3339
 from core.derive import STALE_NAN, absent
 from core.events import KINDS
 from core.plugins import load_plugins
 from core.protocols import TargetInfo
 from core.signals import SIGNALS
+from core.types import Target
 
 START = 1_780_000_000_000
 NOON = parse_rfc3339("2026-11-28T12:00:00Z")
@@ -332,3 +334,8 @@ def test_no_log_breaks_the_sources(lines: list[str]) -> None:
 def test_the_marker_survives_a_reading() -> None:
     """An absent value keeps its bits through the sources."""
     assert absent([STALE_NAN]).item()
+
+
+def test_every_number_of_a_step_line_reaches_the_window() -> None:
+    """What a line tells of a step has a series that stands for it: a batch that grows must be seen beside longer steps."""
+    assert sorted(s for s in ALL_STEP_SIGNALS if series_of(s, Target("rank", job="a", rank=0)) is None) == []

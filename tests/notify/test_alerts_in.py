@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from core.clock import rfc3339
 from core.errors import BadInput, SourceError
 from core.faults import faults
-from core.types import Event, Incident, Target
+from core.types import Batch, Event, Incident, Target
 from pipeline.alerts_in import MEANS, evidence_for, read_alerts
 from pipeline.marks import Mark, Marks
 from pipeline.silences import LabelMatch, Silence, SilenceBook, read_silences
 from tests.notify.receivers import AT, INCIDENT
+from tests.pipeline.test_marks import HOT, brain, ticks
+from tests.pipeline.worlds import finding, tick
 
 NODES = {"n7", "n8", "gpu-1.cluster.local"}
 
@@ -201,3 +203,18 @@ def test_what_cannot_be_read_changes_nothing(answer: Any) -> None:
         return
     with pytest.raises(SourceError):
         read_silences(answer, "am")
+
+
+# --- through a brain --------------------------------------------------------------------------------------------------
+def test_an_alert_opens_nothing_and_joins_what_is_open() -> None:
+    """By itself it is an event; beside a finding it is one more line of evidence, and confidence and culprit are as without it."""
+    fired = event(tick(0), Target("node", HOT.node))
+    with_alert, without = brain(), brain()
+    with_alert.feed(Batch("am", 1, 0, tick(0), (), (), (fired,)))
+    alone = ticks(with_alert, 0, 2), with_alert.book.open()
+    for site in (with_alert, without):
+        ticks(site, 3, 4, finding(HOT, at=tick(3)))
+    [one], [other] = with_alert.book.open(), without.book.open()
+    assert alone == ([], ())
+    assert ([e.signal for e in one.evidence if e not in other.evidence], replace(one, evidence=()), len(one.evidence)) == (
+        ["alert"], replace(other, evidence=()), len(other.evidence) + 1)

@@ -25,7 +25,9 @@ REPAIRED = frozenset({
     "link_down", "link_slow", "stalled_loss", "nonfinite_loss", "straggler", "data_stall", "job_crash_loop", "cpu_starved",
     "memory_pressure", "disk_slow", "service_down",
 })
-KINDS_USED = {s.kind for r in read_policy(FOLDER / "act.yaml").rules for a in r.attempts for s in a.do if commands(s.kind)}
+READ = {name: read_policy(FOLDER / f"{name}.yaml") for name in (*MODES, "demo")}
+ACT = READ["act"]
+KINDS_USED = {s.kind for r in ACT.rules for a in r.attempts for s in a.do if commands(s.kind)}
 
 
 def one(fault: str, scope: str, hours: float = 0.25) -> Incident:
@@ -46,7 +48,7 @@ def test_the_three_differ_in_their_mode_alone():
 @pytest.mark.parametrize("name", [*MODES, "demo"])
 def test_each_is_sound_for_each_backend(name, backend):
     """Nothing to mend but, on a backend that lacks a kind, the attempts that use it."""
-    policy, kinds = read_policy(FOLDER / f"{name}.yaml"), frozenset(BACKENDS[backend].kinds)
+    policy, kinds = READ[name], frozenset(BACKENDS[backend].kinds)
     found = examine(policy, kinds, backend)
     lacks = {k for k in KINDS_USED if k not in kinds}
     assert [str(p) for p in found if not any(p.what == f"uses {k}, which {backend} cannot carry out" for k in lacks)] == []
@@ -57,12 +59,11 @@ def test_each_is_sound_for_each_backend(name, backend):
 @pytest.mark.parametrize("fault", sorted(faults()))
 def test_each_fault_has_a_rule_that_names_it(fault):
     """Repaired where a machine may, else people are told at once; nothing is left to the last rule alone."""
-    policy = read_policy(FOLDER / "act.yaml")
-    chosen = {scope: choose(policy, one(fault, scope), T0, lambda node: {})[0] for scope in ("device", "node", "job")}
+    chosen = {scope: choose(ACT, one(fault, scope), T0, lambda node: {})[0] for scope in ("device", "node", "job")}
     acting = {scope for scope, rule in chosen.items() if rule is not None and rule.attempts}
     assert bool(acting) == (fault in REPAIRED)
     if not acting:
-        shared = choose(policy, one(fault, "rack"), T0, lambda node: {})[0]
+        shared = choose(ACT, one(fault, "rack"), T0, lambda node: {})[0]
         assert shared is not None
         assert any(fault in r.match.fault or set(r.match.scope) >= SHARED_SCOPES for r in (*chosen.values(), shared) if r is not None)
 
@@ -71,7 +72,7 @@ def test_each_fault_has_a_rule_that_names_it(fault):
 @pytest.mark.parametrize("scope", sorted(SHARED_SCOPES))
 def test_no_rule_acts_for_a_shared_cause(fault, scope):
     """A switch, a rack, storage, a rollout: people are told, whatever the fault is called."""
-    rule, reason = choose(read_policy(FOLDER / "act.yaml"), one(fault, scope), T0, lambda node: {})
+    rule, reason = choose(ACT, one(fault, scope), T0, lambda node: {})
     assert rule is not None
     assert (rule.attempts, reason) == ((), None)
 
@@ -81,10 +82,10 @@ def test_no_rule_acts_for_a_shared_cause(fault, scope):
 def test_after_half_an_hour_something_is_done_or_people_know(fault, scope):
     """No fault at any scope is without a rule in the end, however little is known."""
     weak = one(fault, scope, hours=0.6)
-    rule, reason = choose(read_policy(FOLDER / "act.yaml"), weak, T0, lambda node: {})
+    rule, reason = choose(ACT, weak, T0, lambda node: {})
     assert (rule is not None, reason) == (True, None)
 
 
 def test_no_fault_is_uncovered():
     """As `policy lint` notes it."""
-    assert uncovered(read_policy(FOLDER / "observe.yaml")) == []
+    assert uncovered(READ["observe"]) == []

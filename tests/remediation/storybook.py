@@ -36,9 +36,10 @@ REASONS = ACTION_REASONS.keys() | INCIDENT_REASONS.keys()
 NODES = ("n1", "n2", "n3")
 KINDS = tuple(sorted(ALL_KINDS))
 REFUSALS = (None, None, "target_busy", "other_hand", "not_supported", "no_spare", "frozen", "made up")
-DEATHS = ("before commit", "after commit", "after door", "door shut")
-# Two nodes a leaf: n1 and n2, n3 and n4; the last of a leaf must go on.
-TOPOLOGY = Topology(places={f"n{i}": Place(f"n{i}", leaf=f"leaf{(i + 1) // 2}") for i in range(1, 5)})
+NOT_TRIED = ("frozen", "stale_evidence", "silenced", "not_sent", "unreachable")  # such an attempt was no attempt
+DEATHS = ("before commit", "after commit", "after door", "door shut", "frozen in between")
+# Three nodes behind one leaf, and one alone behind another: the last of three must go on.
+TOPOLOGY = Topology(places={f"n{i}": Place(f"n{i}", leaf="leaf1" if i < 4 else "leaf2") for i in range(1, 5)})
 
 
 @cache
@@ -87,7 +88,7 @@ class Story:
         at, job = self.owner.at, f"job-{n % 4}"  # two of them share one
         hurt = tuple(Target("gpu", other, "0", job=job) for other in NODES if other != node)
         common = {"findings": (f"fnd-{n}",), "opened_at": at, "onset_at": at - 90_000, "jobs": (job,), "victims": hurt}
-        culprit = Target("gpu", node, str(n % 4), f"GPU-{node}-{n % 4}", job, n)
+        culprit = Target("gpu", node, str(n % 2), f"GPU-{node}-{n % 2}", job, n)
         if kind == "gpu":
             one = incident(name, culprit=culprit, **common)
         elif kind == "job":
@@ -114,7 +115,7 @@ class Story:
         """The evidence changed: the incident names another culprit."""
         one = self.owner.incidents.get(f"inc-{n}")
         if one is not None and one.culprit is not None and one.scope == "device":
-            self.owner.open(replace(one, culprit=replace(one.culprit, node=node, id=f"GPU-{node}-{n % 4}")))
+            self.owner.open(replace(one, culprit=replace(one.culprit, node=node, id=f"GPU-{node}-{n % 2}")))
 
     def book(self, n: int, state: str) -> None:
         """The book closes, absorbs or reopens an incident, where that is its business."""
@@ -212,6 +213,8 @@ class Story:
                     owner.die()
                 else:
                     owner.world.down = owner.world.down or (last and dies == "door shut")
+                    if last and dies == "frozen in between":
+                        owner.engine.freeze()
                     owner.carry()
                     if last and dies == "after door":
                         owner.die()
@@ -307,7 +310,7 @@ class Story:
         owner, limits = self.owner, self.owner.rules.limits
         assert one.id not in self.silenced, "silenced"
         failed = [o for a, o in owner.rows if a.incident == action.incident and a.attempt < action.attempt
-                  and o.state in ("FAILED", "REFUSED") and o.reason not in ("frozen", "stale_evidence", "silenced", "not_sent", "unreachable")]
+                  and (o.state == "FAILED" or (o.state == "REFUSED" and o.reason not in NOT_TRIED))]
         if not failed:  # an attempt that follows one that failed in mid-way need not see its idle part
             fresh = [f for f in owner.facts.findings if f.id in one.findings and owner.at - f.updated_at <= 135_000]
             assert fresh, "old evidence"
@@ -316,8 +319,8 @@ class Story:
             if other.incident != one.id and one.culprit and before and before.key == one.culprit.key:
                 assert owner.at - other.at >= limits.cooldown_seconds * 1000, "the part rests"
         if self.thawed_at is not None and owner.at - self.thawed_at < 60_000:
-            since = [at for at, _ in self.begun.values() if at >= self.thawed_at]
-            assert not since, "all at once after a freeze"
+            together = [at for at, _ in self.begun.values() if at == action.at]
+            assert not together, "all at once after a freeze"
         if action.actor == "greylag" and action.kind in ("restart_process", "resume_job"):
             saved = owner.facts.saves.get(action.target.job or "")
             known = owner.facts.jobs.get(action.target.job or "")
@@ -372,21 +375,22 @@ def draw(chance: random.Random) -> Op:
     n, node = chance.randint(1, 5), chance.choice(NODES)
     what = chance.choices(
         ("tick", "long", "dies", "leap", "appear", "shine", "lag", "move", "book", "down", "lasts", "refuse", "hand", "person",
-         "freeze", "job", "save", "mode"), (24, 6, 14, 4, 12, 8, 3, 3, 6, 5, 4, 6, 7, 9, 6, 4, 3, 2))[0]
+         "freeze", "job", "save", "mode", "silence"), (24, 6, 14, 4, 12, 8, 3, 3, 6, 5, 4, 6, 7, 9, 6, 4, 6, 2, 5))[0]
     ops: dict[str, Op] = {
         "tick": ("tick", chance.randint(1, 5)), "long": ("tick", chance.randint(6, 20)),
         "dies": ("tick", chance.randint(1, 3), chance.choice(DEATHS)), "leap": ("leap", chance.choice((1, 3, 10, 40))),
-        "appear": ("appear", n, node, chance.choice(("gpu", "gpu", "gpu", "job", "shared", "rack", "unknown"))),
+        "appear": ("appear", n, node, chance.choice(("gpu", "gpu", "gpu", "job", "job", "shared", "rack", "unknown"))),
         "shine": ("shine", n, chance.random() < 0.5), "lag": ("lag", chance.choice((0, 0, 4, 8, 9, 20))), "move": ("move", n, node),
         "book": ("book", n, chance.choice(("resolved", "merged", "reopen", "abandoned"))),
         "down": ("world", chance.choice(("down", "deaf")), chance.random() < 0.4),
         "lasts": ("world", "lasts", chance.choice((0, 20, 100, 400, 2000))),
         "refuse": ("refuse", chance.choice(KINDS), chance.choice(REFUSALS), chance.random() < 0.5),
         "hand": ("hand", node, chance.choice(("takes", "returns", "returns", "returns ours", "plans", "is done", "is done"))),
-        "person": ("person", n, chance.choice(("yes", "yes", "yes", "no", "silence", "listen"))),
+        "person": ("person", n, chance.choice(("yes", "yes", "yes", "yes", "no", "listen"))),
+        "silence": ("person", n, "silence"),
         "freeze": ("freeze", chance.random() < 0.4, chance.random() < 0.5),
         "job": ("job", n, chance.choice(("ends", "queues", "shrinks", "trains", "trains"))),
-        "save": ("save", n, chance.choice((1, 5, 19, 30, 60))), "mode": ("mode", chance.choice(("act", "propose", "observe", "act"))),
+        "save": ("save", n, chance.choice((5, 19, 30, 60))), "mode": ("mode", chance.choice(("act", "propose", "observe", "act"))),
     }
     return ops[what]
 
@@ -396,6 +400,8 @@ def invent(seed: int) -> tuple[Policy, list[Op]]:
     chance = random.Random(seed)
     rules = rules_of(chance.randrange(len(BUDGETS)), chance.choice(("act", "act", "act", "act", "propose", "propose", "observe")))
     ops: list[Op] = [("world", "lasts", chance.choice((0, 0, 100, 400)))]
+    ops += [("person", n, "silence") for n in range(1, 6) if chance.random() < 0.06]
+    ops += [("save", n, chance.choice((5, 30, 60))) for n in range(4) if chance.random() < 0.3]
     ops += [("appear", n, chance.choice(NODES), "gpu") for n in chance.sample(range(1, 6), chance.randint(1, 4))]
     return rules, ops + [draw(chance) for _ in range(chance.randint(5, 22))]
 

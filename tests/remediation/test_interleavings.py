@@ -1,6 +1,6 @@
 """Whatever happens in whatever order: budgets hold, nothing is done twice or on old evidence, everything ends.
 
-400 random stories here and 9,600 more with `make chaos` make the 10,000. A failure prints its seed and the shortest
+250 random stories here and 9,750 more with `make chaos` make the 10,000. A failure prints its seed and the shortest
 story that still breaks.
 """
 
@@ -12,7 +12,7 @@ from remediation.kinds import KINDS
 from tests.remediation.storybook import breaks, invent, shorten, tell
 from tests.remediation.worlds import T0
 
-STORIES, LONGER = 400, 9_600
+STORIES, LONGER = 250, 9_750
 PARTS = 10
 
 

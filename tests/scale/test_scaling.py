@@ -61,6 +61,7 @@ def holds(said: dict[str, Any], top: int, interval_ms: int) -> None:
     assert max(said["pauses"]) <= MOST_UNTIL_READ_AGAIN * interval_ms
 
 
+@pytest.mark.lab
 def test_up_and_down_with_a_killed_worker(tmp_path):
     """20 to 400 targets and back on up to 3 workers; kill -9 of one: read again within two intervals, all accounted for."""
     scene = Scene(tmp_path, free_port(), "3s", max=3, **THRESHOLDS)

@@ -114,10 +114,10 @@ class Slurm:
         rows = "\n".join(NODE.format(name=n, host=host, port=free_port(), feature="spare" if n in self.spares else "pool") for n in names)
         self.conf.write_text(CONF.format(folder=self.folder, host=host, port=free_port(), timeout=self.timeout, nodes=rows,
                                          names=",".join(names)))
-        half = len(names) // 2
-        (self.folder / "topology.conf").write_text(
-            f"SwitchName=leaf1 Nodes={','.join(names[:half])}\nSwitchName=leaf2 Nodes={','.join(names[half:])}\n"
-            "SwitchName=spine1 Switches=leaf[1-2]\n")
+        half = (len(names) + 1) // 2
+        leaves = [part for part in (names[:half], names[half:]) if part]
+        rows = "".join(f"SwitchName=leaf{i} Nodes={','.join(part)}\n" for i, part in enumerate(leaves, 1))
+        (self.folder / "topology.conf").write_text(f"{rows}SwitchName=spine1 Switches=leaf[1-{len(leaves)}]\n")
         reboot = self.folder / "reboot.sh"
         reboot.write_text(f'#!/bin/sh\necho "$SLURMD_NODENAME $*" >> {self.folder}/reboots\n')
         reboot.chmod(0o755)
