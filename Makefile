@@ -48,7 +48,7 @@ evaluate: install ## longer studies: demos with three seeds, planted faults at r
 	@$(BIN)/pytest -m evaluate -s $(ARGS)
 
 chaos: install ## kill and restart rounds (about 10 minutes)
-	@$(BIN)/pytest -m chaos -s $(ARGS)
+	@$(BIN)/pytest -m chaos -s --hypothesis-profile=explore $(ARGS)
 
 duckdb15: install ## the store's tests with the oldest DuckDB that is supported, in a folder of its own
 	@test -d build/duckdb15/duckdb || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/duckdb15 duckdb==1.5.5

@@ -18,8 +18,8 @@ from core.types import Floats, JobState, Target, Verdict
 from core.window import Window
 from detectors import client_waits, job_pace, stats
 from detectors.client_waits import Client
-from detectors.progress import EXCUSED
 from detectors.job_pace import Pace
+from detectors.progress import EXCUSED
 from detectors.stats import Bools
 
 FAULT = "data_stall"

@@ -8,6 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A gate gives the same answer twice, on a machine of any speed; `--hypothesis-profile=explore` looks for what is new.
+settings.register_profile("gate", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("gate")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

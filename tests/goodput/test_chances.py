@@ -78,7 +78,7 @@ def test_confidence_is_drawn_as_it_came_true(tmp_path):
 ])
 def test_what_is_no_whole_scorecard_is_refused(tmp_path, changed):
     """One sentence that names the option and what is needed."""
-    with pytest.raises(BadInput, match="--scorecard: got .*what .greylag evaluate --out FILE. wrote is needed"):
+    with pytest.raises(BadInput, match=r"--scorecard: got .*what .greylag evaluate --out FILE. wrote is needed"):
         read_chances(written(tmp_path, **changed))
 
 

@@ -119,7 +119,7 @@ keys = st.sampled_from(["jobMaxRetryCount", "restartPolicy", "logMonitoringConfi
 documents = st.recursive(values, lambda inner: st.one_of(st.dictionaries(keys, inner, max_size=4), st.lists(inner, max_size=2)), max_leaves=12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(documents)
 def test_anything_is_either_translated_into_a_sound_policy_or_refused(data):
     """No other exception, and what comes out is read and lint has nothing to say."""
@@ -208,7 +208,7 @@ def test_a_restart_of_greylag_keeps_the_place_on_the_ladder():
     assert owner.did()[-1] == "resume_job"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 40_000), max_size=30), st.integers(1, 10_000), st.integers(0, 50_000))
 def test_no_rung_is_stood_on_twice_in_a_period(starts, period, at):
     """The place is the number of attempts since the period began, and a period is never longer than it says."""

@@ -101,7 +101,7 @@ matches = st.builds(Match, st.lists(names, max_size=3).map(tuple), st.lists(st.s
                     st.sampled_from([0.0, 0.5, 0.9]), st.sampled_from([0.0, 60.0]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(matches, matches, names, st.sampled_from(SCOPES), st.sampled_from([0.1, 0.7, 1.0]), st.sampled_from([0.0, 100.0]))
 def test_what_is_covered_never_matches_alone(wide, narrow, fault, scope, confidence, age):
     """Where one match covers another, each incident of the second is one of the first."""
