@@ -169,8 +169,10 @@ def last_of_rail(ask: Ask, world: World) -> str | None:
     for rail in {name for node in ask.nodes for name in world.fabric.of_rail.get(node, ())}:
         members = world.fabric.rails[rail]
         left = in_service(members, world.nodes, world.busy_nodes)
-        # Nodes that are out already leave nobody behind: only one that works can be the last.
-        if len(members) > 1 and left & set(ask.nodes) and not left - set(ask.nodes):
+        # Nodes that are out already leave nobody behind: only one that works can be the last. A spare works for nobody, so a
+        # node beside spares alone is no group: it would never be repaired.
+        working = {n for n in members if n not in world.nodes or world.nodes[n].state != "spare"}
+        if len(working) > 1 and left & set(ask.nodes) and not left - set(ask.nodes):
             return "last_of_rail"
     return None
 

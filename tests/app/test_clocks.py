@@ -26,21 +26,23 @@ class Fleet(ThreadingHTTPServer):
         server: Fleet
 
         def do_GET(self) -> None:
-            self.answer()
+            self.answer(self.next_status())
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            status = self.answer()
-            self.server.heard.append((status, body["tick_ms"]))
+            status = self.next_status()
+            self.server.heard.append((status, body["tick_ms"]))  # before the answer: who has it may look at once
+            self.answer(status)
 
-        def answer(self) -> int:
-            status = self.server.answers.pop(0) if self.server.answers else 200
+        def next_status(self) -> int:
+            return self.server.answers.pop(0) if self.server.answers else 200
+
+        def answer(self, status: int) -> None:
             body = json.dumps({"now_ms": self.server.now, "speed": None, "paced": True}).encode() if status == 200 else b"no"
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-            return status
 
         def log_message(self, *args: object) -> None:
             return None

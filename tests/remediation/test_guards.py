@@ -132,6 +132,7 @@ CASES = [
     ("the other one is worked on", world(busy_nodes=frozenset({"n2"}), limits=WIDE, fabric=rails(a="n1 n2", b="n3 n4")),
      "last_of_rail"),
     ("the other one works", world(limits=WIDE, fabric=rails(a="n1 n2", b="n3 n4")), None),
+    ("beside a spare alone there is no group", world(nodes={"n2": NodeView("n2", "spare")}, limits=WIDE, fabric=rails(a="n1 n2")), None),
     ("a leaf of one node is no group", world(limits=WIDE, fabric=rails(a="n1", b="n2 n3")), None),
     ("it is out itself, and the last", world(nodes=out("n2") | held("n1"), limits=WIDE, fabric=rails(a="n1 n2")), None),
     ("three in the week", world([entry(f"i{i}", nodes=("n1",), ago=i * DAY + HOUR) for i in range(3)], limits=WIDE),
