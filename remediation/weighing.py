@@ -12,6 +12,7 @@ from dataclasses import replace
 from core.protocols import WorkFacts
 from core.types import Incident, JobState
 from remediation.cures import Cures, numbers
+from remediation.kinds import KINDS
 from remediation.matching import LabelsOf
 from remediation.memory import Memory
 from remediation.plan import Plan, Planned, jobs_of
@@ -26,6 +27,9 @@ USUAL_GPUS = 8.0          # of a node of which nobody knows the number
 RATE_MS = 600_000         # the rate now is of the last ten minutes,
 RATE_LEAST_MS = 60_000    # and of a minute at least
 MARK_MS = 60_000
+# A drain that waits for a checkpoint waits until the next one is surely there, unless the policy says how long: half an interval more
+# than the job's saves keep, and two hours at most.
+WAIT_INTERVALS, WAIT_MOST_SECONDS = 1.5, 7200.0
 BEFORE_STATES = frozenset({"open", "holding", "proposed"})
 
 
@@ -115,7 +119,9 @@ def settled(plan: Plan, worth: Worth | None, tick: Turn, labels_of: LabelsOf) ->
             args = {k: v for k, v in step.args.items() if k != "wait_for"}
             said = step.args.get("wait_for")
             waits = worth.wait_for == "checkpoint" if worth is not None and worth.wait_for is not None else said == "cheapest"
-            return replace(step, args={**args, "wait_for": "checkpoint"} if waits and said != "nothing" else args)
+            step = replace(step, args={**args, "wait_for": "checkpoint"} if waits and said != "nothing" else args)
+        if step.kind == "drain" and step.args.get("wait_for") == "checkpoint":
+            return _patient(step, plan, tick.facts)
         if step.kind == "replace" and avoid and "avoid" not in step.args:
             return replace(step, args={**step.args, "avoid": avoid})
         if step.kind == "reset_gpu":
@@ -126,6 +132,14 @@ def settled(plan: Plan, worth: Worth | None, tick: Turn, labels_of: LabelsOf) ->
 
     steps = tuple(map(one, plan.steps))
     return replace(plan, steps=steps, reason=plan.reason or next(iter(reasons), None))
+
+
+def _patient(step: Planned, plan: Plan, facts: WorkFacts) -> Planned:
+    """The drain with a deadline that a slow rhythm of saves fits into; as the policy says where it says something."""
+    if step.deadline_seconds != KINDS["drain"].deadline_seconds:
+        return step
+    longest = max((facts.checkpoint(job).interval_seconds or 0.0 for job in plan.jobs), default=0.0)
+    return replace(step, deadline_seconds=max(step.deadline_seconds, min(WAIT_MOST_SECONDS, WAIT_INTERVALS * longest)))
 
 
 def _model(tick: Turn, node: str | None, labels_of: LabelsOf) -> str:

@@ -223,6 +223,17 @@ def test_a_drain_waits_by_cost_unless_the_policy_says(step, checkpoint, rate, wa
     assert drain.args.get("wait_for") == ("checkpoint" if waits else None)
 
 
+@pytest.mark.parametrize(("step", "interval", "seconds"), [
+    ("{drain: {wait_for: checkpoint}}", 1800.0, 2700.0), ("{drain: {wait_for: checkpoint}}", 300.0, 1200.0),
+    ("{drain: {wait_for: checkpoint}}", 36_000.0, 7200.0), ("{drain: {wait_for: checkpoint, deadline_seconds: 600}}", 1800.0, 600.0),
+    ("{drain: {wait_for: checkpoint}}", None, 1200.0), ("{drain: {wait_for: nothing}}", 1800.0, 1200.0)])
+def test_a_drain_waits_as_long_as_the_jobs_saves_are_apart(step, interval, seconds):
+    """A job that saves each half hour has none within twenty minutes; the policy's own word counts, two hours are the most."""
+    owner, fault, rate = site(100.0, rules=policy(BARE % step), checkpoint=Checkpoint(T0 + 110_000, 10.0, interval))
+    run(owner, fault, rate, 8)
+    assert next(a for a, _ in owner.rows if a.kind == "drain").deadline_seconds == seconds
+
+
 def test_a_proposal_shows_what_waiting_and_acting_cost():
     """Expected GPU-hours both ways and the chance to cure stand in the proposal that a person is asked about."""
     owner, fault, rate = site(mode="propose")
