@@ -218,6 +218,7 @@ def evaluate(
     scenario: Annotated[str | None, typer.Option(help="one scenario of the suite by its number, told in full")] = None,
     tell_all: Annotated[bool, typer.Option("--details", help="each fault and incident of each scenario too")] = False,
     processes: Annotated[int, typer.Option(min=1, help="scenarios at a time")] = 2,
+    times: Annotated[int, typer.Option(help="so many plans of the suite, from seeds of their own, in one scorecard")] = 1,
     goodput: Annotated[bool, typer.Option("--goodput", help="months of cluster life instead: what finding and repairing is worth")] = False,
     scorecard: Annotated[str | None, typer.Option(help="of --goodput: what `evaluate --out` wrote; chances are drawn from it")] = None,
     policy: Annotated[str | None, typer.Option(help="of --goodput: the policy; the shipped act.yaml where it is left out")] = None,
@@ -234,7 +235,7 @@ def evaluate(
 
         months = GoodputOptions(scorecard, policy, tuple(nodes or SIZES), days, seeds, first_seed, out)
         raise typer.Exit(evaluate_goodput(months, tell_stderr, typer.echo))
-    options = EvaluateOptions(suite, first_seed, out, resume, tuple(only or ()), scenario, tell_all, processes)
+    options = EvaluateOptions(suite, first_seed, out, resume, tuple(only or ()), scenario, tell_all, processes, times)
     raise typer.Exit(run_suite(options, tell_stderr, typer.echo))
 
 

@@ -29,6 +29,8 @@ from fleet.rates import groups
 from fleet.telemetry import TIERS
 
 PROCESSES = 2
+# Plans of one evaluation have seeds so far apart that none is planned twice.
+SEEDS_APART, MOST_TIMES = 1000, 50
 # Whose bytes decide what is found, beside the detectors' parameters.
 CODE = ("detectors", "pipeline", "core", "fleet", "app/evaluate")
 
@@ -37,7 +39,7 @@ CODE = ("detectors", "pipeline", "core", "fleet", "app/evaluate")
 class EvaluateOptions:
     """out: the scorecard's file, None = it is only printed. first_seed None = the first that is not for tuning with `out`,
     else 0. only: names of faults or plug-ins; only scenarios that have one are run. one: a scenario by its id, told in
-    full; tell_all: all of them are. processes: how many at a time."""
+    full; tell_all: all of them are. processes: how many at a time. times: so many plans of the suite, from seeds of their own."""
 
     suite: str
     first_seed: int | None = None
@@ -47,6 +49,7 @@ class EvaluateOptions:
     one: str | None = None
     tell_all: bool = False
     processes: int = PROCESSES
+    times: int = 1
 
 
 def evaluate(options: EvaluateOptions, tell: Callable[[str], None], show: Callable[[str], None]) -> int:
@@ -58,8 +61,10 @@ def evaluate(options: EvaluateOptions, tell: Callable[[str], None], show: Callab
         raise BadInput("evaluate", "--first-seed", seed, f"seeds below {TUNING_SEEDS} are for tuning: no scorecard is written of them")
     if options.out and (options.only or options.one):
         raise BadInput("evaluate", "--out", options.out, "a scorecard is written of a whole suite only")
-    plan = _chosen(plan_suite(options.suite, seed), options)
-    settings = settings_of(options.suite, seed)
+    if not 1 <= options.times <= MOST_TIMES:
+        raise BadInput("evaluate", "--times", options.times, f"1 to {MOST_TIMES} is allowed")
+    plan = _chosen([p for turn in range(options.times) for p in plan_suite(options.suite, seed + SEEDS_APART * turn)], options)
+    settings = {**settings_of(options.suite, seed), "times": options.times}
     started = monotonic_seconds()
     runs = _all(plan, options, settings, tell)
     if options.one or options.tell_all:
