@@ -73,6 +73,9 @@ class Params:
     frozen_run: float = 4.0
 
 
+EDGE_MS = 120_000
+
+
 def judge(window: Window, params: Params) -> list[Verdict]:
     """Verdicts on jobs and ranks: the culprit or the whole job is faulty, jobs that progress are clear."""
     if not len(window.times):
@@ -97,6 +100,10 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
         return []
     if not seen.known:
         return _by_signature(window, job, places.of(job), p)
+    full = len(window.times) * window.step_seconds >= p.phase_seconds
+    if full and not seen.fresh.any() and seen.moved_at <= int(window.times[0]) + EDGE_MS:
+        # All that is left of it is about to leave the window, and what excused it (its end, a named pause) may have left before.
+        return []
     frozen = _frozen(window, job, seen, p)
     if frozen is not None:
         return frozen

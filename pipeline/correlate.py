@@ -35,7 +35,7 @@ FEWEST_PARTS = 3
 FEWEST_NODES = 2
 SAME_TIME_MS = 600_000
 HALF = 0.5
-WHOLE_NODE_SHARE = 0.6  # 5 of 8
+WHOLE_NODE_SHARE = 0.5  # 4 of 8: by chance that is never seen
 OUTSIDE = 0.5           # a cause explains a wide fault when outside it less than half as many nodes are affected
 LABEL_OUTSIDE = 0.1     # a label separates when at most so many nodes without it are affected
 # Both ends of one link inside a node count its errors: a receiver its CRC errors, a sender its replays. The end that is
@@ -244,7 +244,7 @@ def _by_node(findings: list[Finding]) -> dict[str, list[Finding]]:
 
 
 def _whole_node(found: list[Finding], node: str, window: Window) -> bool:
-    """At least 5 of 8 parts of a kind: the node (its fans, its PCIe switch), not its parts one by one."""
+    """At least half of its parts of a kind, three at least: the node (its fans, its PCIe switch), not its parts one by one."""
     kind = found[0].target.kind
     monitored = sum(t.node == node for t in window.of_kind(kind))
     return len(found) >= FEWEST_PARTS and len(found) >= WHOLE_NODE_SHARE * monitored

@@ -56,7 +56,7 @@ def cure(event: EventWorld, planted: Planted, job: Running) -> Steps:
 
 
 class Restarting:
-    """Starts failed jobs again, without the nodes that they died of. patience_ms: how long after the failure. notices_ms:
+    """Starts jobs again that failed or were left stopped, without the nodes that they died of. patience_ms: how long after the failure. notices_ms:
     after how long a part that is slow is found; None = never."""
 
     def __init__(self, event: EventWorld, patience_ms: int, notices_ms: int | None) -> None:
@@ -68,7 +68,7 @@ class Restarting:
         """Looks at all jobs at `at` (ms)."""
         self.errands.step(at)
         for name, job in self.event.world.jobs.items():
-            if job.state not in ("failed", "killed") or name in self.errands.running:
+            if job.alive or job.state in ("done", "queued") or name in self.errands.running:
                 self._failed.pop(name, None)
             elif at >= self._failed.setdefault(name, at) + self.patience_ms and not self._busy(name):
                 self.errands.begin(name, self._restart(job), at)

@@ -85,8 +85,10 @@ def _chances(card: Mapping[str, Any], file: str, sha256: str) -> Chances:
     if not node_days > 0 or macro["recall"] is None:
         raise ValueError("it has no node-days or no faults")
     faults = {name: _chance(row, macro) for name, row in card["faults"].items()}
-    false = {name: row["false"]["count"] / (row["false"]["cluster_days"] if name in OF_A_JOB else node_days)
-             for name, row in card["faults"].items() if row["false"]["count"]}
+    # Misplaced and misnamed ones come near a true fault, with its rate; of nothing at all come the unfounded.
+    counts = {name: row["incidents"].get("unfounded", 0) for name, row in card["faults"].items()}
+    false = {name: count / (card["faults"][name]["false"]["cluster_days"] if name in OF_A_JOB else node_days)
+             for name, count in counts.items() if count}
     bins = card["calibration"]["confidence"]["bins"]
     right = tuple((b["said"], b["true"]["n"] * b["true"]["value"]) for b in bins if b["true"]["value"] > 0)
     wrong = tuple((b["said"], b["true"]["n"] * (1 - b["true"]["value"])) for b in bins if b["true"]["value"] < 1)
