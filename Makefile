@@ -29,8 +29,8 @@ install: $(STAMP) ## creates .venv with the greylag command and everything the t
 demo: install ## runs the main job: an emulated fleet breaks three times and heals (ARGS="--seed 3 --fault none ...")
 	@$(BIN)/greylag demo $(ARGS)
 
-test: install ## installs and passes the tests (8 minutes or a little more on 2 cores; what `make check` holds is not repeated)
-	@$(BIN)/pytest -m "not evaluate and not chaos and not lab" -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/structure $(ARGS)
+test: install ## installs and passes the tests (three at a time: many wait for real processes; what `make check` holds is not repeated)
+	@$(BIN)/pytest -m "not evaluate and not chaos and not lab" -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/structure $(ARGS)
 
 check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/ruff check .
@@ -38,8 +38,8 @@ check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/pytest -q tests/structure $(ARGS)
 	@$(BIN)/python -m app.contracts --check
 
-lab: install ## breaks a port and a file system of this machine's own namespaces, and a job on a real Slurm (three minutes; needs root, else it skips)
-	@$(BIN)/pytest -q -m "lab and not evaluate" -n 2 --dist loadfile tests/lab tests/slurm $(ARGS)
+lab: install ## breaks a port and a file system of this machine's own namespaces, and a job on a real Slurm; scales collectors (three minutes; needs root, else it skips)
+	@$(BIN)/pytest -q -m "lab and not evaluate and not chaos" -n 3 --dist loadfile --no-loadscope-reorder tests/scale tests/lab tests/slurm $(ARGS)
 
 bench: install ## measures ingest, store, detect, fleet and query; JSON lines on stdout
 	@for what in parse ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done
