@@ -210,7 +210,7 @@ def doctor(
 
 @app.command()
 def evaluate(
-    suite: Annotated[str, typer.Option(help="quick (3 minutes), standard (18 minutes) or full (hours)")] = "quick",
+    suite: Annotated[str, typer.Option(help="quick (3 minutes), standard (an hour) or full (a day)")] = "quick",
     first_seed: Annotated[int | None, typer.Option(min=0, help="below 10000: for tuning, no scorecard is written")] = None,
     out: Annotated[str | None, typer.Option(help="the scorecard's file (JSON)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="goes on from FILE.rows.jsonl")] = False,

@@ -106,8 +106,9 @@ class Scene:
         return time.time_ns() // 1_000_000
 
     def missed(self) -> float:
-        """Readings that Greylag itself counts as missed, of all workers there ever were."""
-        rows = self.greylag.query('greylag_collector_dropped_total{reason="missed_slot"}')
+        """Readings that Greylag itself counts as missed, of all workers there ever were: slots that were let pass, and first
+        readings of targets (those taken over from a killed worker among them) that had to wait for their turn."""
+        rows = self.greylag.query('greylag_collector_dropped_total{reason=~"missed_slot|first_reading_waits"}')
         return sum(float(row["value"][1]) for row in rows)
 
     def close(self) -> None:
