@@ -12,7 +12,8 @@ from tests.evaluate.plan import PARTS, draw
 from tests.evaluate.recordings import write
 
 # Small ones of several forms, for each run of the tests: seed and what is planted.
-QUICK = [(29, None), (155, "packet_loss"), (213, "thermal_throttle"), (128, "stalled_loss")]
+QUICK = [(29, None), (128, "stalled_loss"), *(pytest.param(*one, marks=pytest.mark.evaluate) for one in (
+    (155, "packet_loss"), (213, "thermal_throttle")))]
 # What went wrong once: a rank that logs beside ranks that expose their steps, save lines without a time of their own, ports
 # read at different moments, a half-used node, a pause for a restart, a burst across two slow samples, values that stay exposed after the end.
 ONCE_WRONG = [
