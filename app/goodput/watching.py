@@ -265,11 +265,12 @@ class Watching:
         return Finding(one.findings[0], one.fault, one.fault, target, "open", 0.6, (), "drawn", one.onset_at, one.opened_at, at)
 
     def _count(self, action: Action, state: str, at: int) -> None:
-        """Commands that were done, and attempts that began on a node that has nothing and had nothing lately."""
+        """Commands that were done, and attempts that began on a node that has nothing and had nothing lately. The tests of spares
+        are no attempts: no incident stands behind them, and no job runs there."""
         if state == "DONE":
             self.actions[action.kind] = self.actions.get(action.kind, 0) + 1
         node, attempt = self.event.world.find(action.target.node), (action.incident, action.attempt)
-        if state != "PENDING" or node is None or not on_node(action.kind) or attempt in self._began:
+        if state != "PENDING" or node is None or not on_node(action.kind) or attempt in self._began or action.incident not in self.cases:
             return
         self._began.add(attempt)
         if at - self._ill.get(node.index, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS:
