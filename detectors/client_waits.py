@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.types import Evidence, Floats, Target
+from core.types import Evidence, Target
 from core.window import Window
 from detectors import service_times, stats
 from detectors.stats import Bools, Ints
@@ -46,7 +46,7 @@ def slow_alone(window: Window) -> tuple[dict[str, Client], frozenset[str]]:
     if not waits:
         return {}, frozenset(str(block.entities[e].node) for e in np.flatnonzero(known))
     ticks = window.ticks(WINDOW_SECONDS)
-    load = _load(window, block.entities)
+    load = service_times.node_load(window, block.entities)
     found = service_times.compared(block.values, load, stats.interval_ticks(block, window.step_seconds), ticks)
     factor = np.where(known, stats.ratio(found.now, found.before), np.nan)
     clients: dict[tuple[str, str], list[int]] = {}
@@ -68,16 +68,6 @@ def slow_alone(window: Window) -> tuple[dict[str, Client], frozenset[str]]:
         out[node] = _client(window, storage, node, np.array(slow, np.int64), found, waits[node])
     quick = frozenset(node for (_, node), value in level.items() if value < 1.0 + (FACTOR - 1.0) / 2 and node not in waits)
     return out, quick - out.keys()
-
-
-def _load(window: Window, parts: tuple[Target, ...]) -> Floats:
-    """float64[tick, part]: what each part's node moves to and from shared storage."""
-    block = window.block("node.storage_bytes_per_second")
-    column = {node.node: e for e, node in enumerate(block.entities)}
-    at = np.array([column.get(part.node, -1) for part in parts], np.int64)
-    if not len(block.entities):
-        return np.full((len(window.times), len(parts)), np.nan)
-    return np.where(at >= 0, block.values[:, np.maximum(at, 0)], np.nan)
 
 
 def _waits(window: Window) -> dict[str, Evidence]:

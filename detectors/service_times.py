@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.types import Floats
+from core.types import Floats, Target
+from core.window import Window
 from detectors import stats
 from detectors.stats import Ints
 
@@ -27,6 +28,16 @@ class Times:
     now: Floats
     load: Floats
     before: Floats
+
+
+def node_load(window: Window, parts: tuple[Target, ...]) -> Floats:
+    """float64[tick, part]: what each part's node moves to and from shared storage."""
+    block = window.block("node.storage_bytes_per_second")
+    column = {node.node: e for e, node in enumerate(block.entities)}
+    at = np.array([column.get(part.node, -1) for part in parts], np.int64)
+    if not len(block.entities):
+        return np.full((len(window.times), len(parts)), np.nan)
+    return np.where(at >= 0, block.values[:, np.maximum(at, 0)], np.nan)
 
 
 def compared(times: Floats, load: Floats, intervals: Ints, ticks: int) -> Times:

@@ -82,7 +82,7 @@ def storage_of(window: Window, part: str, node: str | None) -> str:
 def _slow(window: Window, p: Params) -> Iterable[tuple[str, Verdict | None]]:
     wait = window.block("storage.wait_seconds")
     if len(wait.entities) and wait.signal in window.blocks:
-        yield from _agreed(window, wait.signal, wait.values, _load_of_nodes(window, wait.entities), wait.fresh(), p)
+        yield from _agreed(window, wait.signal, wait.values, service_times.node_load(window, wait.entities), wait.fresh(), p)
     reads, writes = window.block("mount.reads_per_second"), window.block("mount.writes_per_second")
     if "mount.read_time_ratio" in window.blocks or "mount.write_time_ratio" in window.blocks:
         took = _sum(window.values("mount.read_time_ratio"), window.values("mount.write_time_ratio"))
@@ -95,16 +95,6 @@ def _slow(window: Window, p: Params) -> Iterable[tuple[str, Verdict | None]]:
 
 def _sum(a: Floats, b: Floats) -> Floats:
     return np.where(np.isnan(a), b, np.where(np.isnan(b), a, a + b))
-
-
-def _load_of_nodes(window: Window, parts: tuple[Target, ...]) -> Floats:
-    """float64[tick, part]: what each part's node moves to and from shared storage."""
-    block = window.block("node.storage_bytes_per_second")
-    column = {node.node: e for e, node in enumerate(block.entities)}
-    at = np.array([column.get(part.node, -1) for part in parts], np.int64)
-    if not len(block.entities):
-        return np.full((len(window.times), len(parts)), np.nan)
-    return np.where(at >= 0, block.values[:, np.maximum(at, 0)], np.nan)
 
 
 def _agreed(window: Window, signal: str, values: Floats, load: Floats, fresh: Bools, p: Params) -> Iterable[tuple[str, Verdict | None]]:

@@ -56,8 +56,8 @@ def cure(event: EventWorld, planted: Planted, job: Running) -> Steps:
 
 
 class Restarting:
-    """Starts jobs again that failed or were left stopped, without the nodes that they died of. patience_ms: how long after the failure. notices_ms:
-    after how long a part that is slow is found; None = never."""
+    """Starts jobs again that failed or were left stopped, without the nodes that they died of. patience_ms: how long after the
+    failure. notices_ms: after how long a part that is slow is found; None = never."""
 
     def __init__(self, event: EventWorld, patience_ms: int, notices_ms: int | None) -> None:
         self.event, self.patience_ms, self.notices_ms = event, patience_ms, notices_ms
@@ -73,15 +73,15 @@ class Restarting:
             elif at >= self._failed.setdefault(name, at) + self.patience_ms and not self._busy(name):
                 self.errands.begin(name, self._restart(job), at)
             if job.alive and self.notices_ms is not None:
-                self._notice(job, at)
+                self._notice(job, at, self.notices_ms)
 
     def _busy(self, job: str) -> bool:
         return any(job in op.busy for op in self.event.operations.running())
 
     def _restart(self, job: Running) -> Steps:
         world = self.event.world
-        rows = sorted({row for p in world.plants.current if p.present and hard(p) and "replace" in p.plugin.cured_by
-                       for row in p.place.rows if row in job.nodes})
+        rows = {row for p in world.plants.current if p.present and hard(p) and "replace" in p.plugin.cured_by
+                       for row in p.place.rows}
         steps: list[tuple[str, Target]] = []
         for row in job.nodes:
             node, out = Target("node", world.nodes[row].name), world.nodes[row].state != "in_service"
@@ -89,9 +89,9 @@ class Restarting:
             steps += [("replace", node)] if row in rows or out else []
         return (*steps, ("resume_job", Target("job", job=job.name)))
 
-    def _notice(self, job: Running, at: int) -> None:
+    def _notice(self, job: Running, at: int, after_ms: int) -> None:
         for planted in self.event.world.plants.current:
-            old = at - planted.at >= (self.notices_ms or 0)
+            old = at - planted.at >= after_ms
             if old and planted.present and planted.severity * planted.level >= WORTH_NOTICING and on_job(planted, job) \
                     and (steps := cure(self.event, planted, job)):
                 self.errands.begin(job.name, steps, at)

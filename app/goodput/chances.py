@@ -19,7 +19,6 @@ import numpy as np
 from core.errors import BadInput
 
 Z95 = 1.644854
-COUNTED_IMPACT = 0.05  # as the scorecard counts: smaller impacts are in its `small`
 # Incidents that a job has and not a node: more nodes in a job bring no more of them.
 OF_A_JOB = ("stalled_loss", "nonfinite_loss", "loss_spike", "data_stall", "throughput_drop", "checkpoint_stale", "job_crash_loop",
             "inference_slow", "straggler")

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from app.evaluate.score import COUNTED_IMPACT
 from app.goodput.arms import REQUEUE_MS, Restarting, hard
-from app.goodput.chances import COUNTED_IMPACT, OF_A_JOB, Chances
+from app.goodput.chances import OF_A_JOB, Chances
 from core.clock import TICK_MS
 from core.faults import faults
 from core.protocols import Checkpoint
