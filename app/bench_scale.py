@@ -27,19 +27,24 @@ from app.bench_pages import Serving
 from app.bench_systems import SYSTEMS, System, installed, tree
 from core.clock import monotonic_seconds
 
-RESTART_SECONDS = 300.0
+RESTART_SECONDS = 600.0
+STEADY = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The load. A job starts every `job_seconds`; at least one start falls into the measured time if that is longer."""
+    """The load. A job starts every `job_seconds`; at least one start falls into the measured time if that is longer.
+
+    The measured time begins when as many samples come in as the targets show (`STEADY` of them), at the latest after
+    `warm_seconds`: five million series that were never seen before are learnt once, and that is told apart.
+    """
 
     targets: int = 1000
     series: int = 5000
     interval_seconds: float = 15.0
     job_targets: int = 500
     job_seconds: float = 150.0
-    warm_seconds: float = 120.0
+    warm_seconds: float = 900.0
     seconds: float = 180.0
 
     @property
@@ -64,17 +69,30 @@ def restart(system: System) -> float:
             os.kill(pid, signal.SIGKILL)
     system.process.wait()
     began = monotonic_seconds()
-    system.start()
+    system.start(RESTART_SECONDS)
     while not answers(system, "up") and monotonic_seconds() - began < RESTART_SECONDS:
         time.sleep(0.2)
     return monotonic_seconds() - began
+
+
+def warmed(system: System, scale: Scale) -> tuple[float, float]:
+    """Waits until all targets are read at their interval: (seconds, the share of the samples that came in at the end)."""
+    began, share = monotonic_seconds(), 0.0
+    wanted = scale.targets * scale.series / scale.interval_seconds
+    while share < STEADY and monotonic_seconds() - began < scale.warm_seconds:
+        count, since = system.samples(), monotonic_seconds()
+        time.sleep(2 * scale.interval_seconds)
+        share = (system.samples() - count) / (monotonic_seconds() - since) / wanted
+        print(f"greylag: {system.name}: {monotonic_seconds() - began:.0f} s after the start {share:.0%} of the samples come in",
+              file=sys.stderr, flush=True)
+    return monotonic_seconds() - began, share
 
 
 def watch(system: System, scale: Scale) -> dict[str, Any]:
     """One run of a system."""
     try:
         system.start()
-        time.sleep(scale.warm_seconds)
+        warm_seconds, share = warmed(system, scale)
         cpu, _ = system.usage()
         count, began = system.samples(), monotonic_seconds()
         missed, waited = _dropped(system, "missed_slot"), _dropped(system, "first_reading_waits")
@@ -91,7 +109,8 @@ def watch(system: System, scale: Scale) -> dict[str, Any]:
     return {"system": system.name, "targets": scale.targets, "series": scale.targets * scale.series,
             "cpu_us_per_sample": round((after - cpu) / max(1.0, samples) * 1e6, 3), "rss_bytes": peak,
             "samples_per_second": round(samples / took), "missed_slots": lost, "missed_at_start": missed,
-            "first_readings_left_out": waited, "restart_seconds": round(seconds, 1)}
+            "first_readings_left_out": waited, "learning_seconds": round(warm_seconds), "learning_cpu_seconds": round(cpu),
+            "share_of_samples_at_begin": round(share, 3), "restart_seconds": round(seconds, 1)}
 
 
 def _dropped(system: System, reason: str) -> float | None:
@@ -111,7 +130,7 @@ def bench_scale(scale: Scale | None = None) -> Iterator[dict[str, Any]]:
                 print(f"greylag: {name} is not installed and is left out", file=sys.stderr)
                 continue
             print(f"greylag: {name}, {scale.targets} targets of {scale.series} series "
-                  f"({scale.warm_seconds + scale.seconds:.0f} s and a restart)", file=sys.stderr, flush=True)
+                  f"(until all are read, then {scale.seconds:.0f} s and a restart)", file=sys.stderr, flush=True)
             with page_server(scale.serving) as address:
                 targets = [(address, f"/nodes/{i}") for i in range(scale.targets)]
                 yield watch(SYSTEMS[name](folder / name, targets, scale.interval_seconds), scale)

@@ -5,6 +5,7 @@ of all others for seconds, and readings are missed that had nothing to do with i
 leaves: they begin behind its other readings, a few at once, as long as the next slot is not near. One that finds no room
 waits for the next slot; where it would begin too late for its time (`schedule.latest_begin`) it is left out, and counted as
 `first_reading_waits`. One begins in each slot, however late that is: otherwise a busy worker would never learn the others.
+Only where the owner is behind with what was read already (`Handover.learns`) none begins.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 2.0
 # 10 minutes at a flush every 5 s and at each tick, or this many samples (160 MB), whichever is reached first.
 MOST_ITEMS, MOST_SAMPLES = 160, 20_000_000
 MOST_PARCEL_SAMPLES = 1_500_000
+LEARNING_BACKLOG = 12  # parcels: some 20 s of an owner's work where all of them are of targets that it never saw
 MOST_NEW_SERIES = 50_000  # a series that is new to the owner costs it half a kilobyte until the batch is committed
 PIECE_BYTES = 256 * 1024
 REMEMBERED_MS = 600_000  # a layout unused for longer is sent again: the owner forgets it after a window (30 minutes)
@@ -148,6 +149,11 @@ class Handover:
         self._telemetry.add("greylag_collector_dropped_total", lost, worker=self._worker, reason=reason)
 
     @property
+    def learns(self) -> bool:
+        """True while the owner keeps up, so that targets may be read that it never saw."""
+        return len(self._queue) < LEARNING_BACKLOG
+
+    @property
     def backlog(self) -> int:
         """Parcels that the owner has not committed yet."""
         return len(self._queue)
@@ -186,13 +192,13 @@ class Handover:
                     body = None
                 if body is None:
                     body = self._encode(parcel)
-                await self._post_batch(body)
+                await self._post_batch(parcel, body)
             except _Again:
                 body = None
                 continue
             except Unavailable:
-                # The owner may have started anew meanwhile: what it must know goes again with the same number.
-                self._known.clear()
+                # What it has committed it still has, also after a restart, and what it lacks it asks for. Sending all
+                # layouts again would bury an owner that is only slow: they cost it a hundred times what their values do.
                 body = None
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_RETRY_SECONDS)
@@ -225,7 +231,7 @@ class Handover:
         self.epoch, self._seq = epoch, 0
         self._known.clear()
 
-    async def _post_batch(self, body: bytes) -> None:
+    async def _post_batch(self, parcel: Parcel, body: bytes) -> None:
         head = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
         answer = await self.post(BATCH_PATH, content=_pieces(body), headers=head)
         if answer.status_code == 200:
@@ -237,9 +243,10 @@ class Handover:
             reason = _reason(answer)
             if reason == "unknown_layout":
                 # The owner lost what it knew of this epoch: the same number goes again, with its layouts.
-                if not self._known:
+                mine = {one.id for one in parcel.layouts}
+                if self._known.keys().isdisjoint(mine):
                     raise Refused(reason)
-                self._known.clear()
+                self._known = {name: at for name, at in self._known.items() if name not in mine}
             else:
                 self.epoch = None
                 await asyncio.sleep(FIRST_RETRY_SECONDS)

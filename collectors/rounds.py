@@ -37,6 +37,11 @@ class Outlet:
         self._collector, self._handover = collector, handover
         self.reported = reported
 
+    @property
+    def learns(self) -> bool:
+        """Whether first readings may begin: what they bring costs the owner most, and must not end dropped."""
+        return self._handover.learns
+
     def put(self, watermark: int, now_ms: int, rows: Rows, events: list[Event], places: Callable[[], None] | None) -> None:
         """All of it, with what was pushed; places: called once the owner has committed it."""
         before = self.reported
@@ -148,7 +153,7 @@ class Slotted:
     def _begin_first(self) -> None:
         """First readings, as far as there is room for them now."""
         self._leave_first()
-        while self._first and (ticket := self._admission.admits(monotonic_seconds())):
+        while self._first and self._outlet.learns and (ticket := self._admission.admits(monotonic_seconds())):
             due = self._first.popleft()
             scraper = self._collector.scraper(due.target_id)
             assert scraper is not None  # looked at just now

@@ -70,8 +70,13 @@ class NoDoor:
 
     roomy = True
 
-    def __init__(self, clock, stop, seconds):
+    def __init__(self, clock, stop, seconds, behind_seconds=0):
         self.clock, self.stop, self.until, self.watermarks = clock, stop, T0 + seconds * 1000, []
+        self.behind_until = T0 + behind_seconds * 1000
+
+    @property
+    def learns(self):
+        return self.clock.at >= self.behind_until
 
     def knows(self, layout_id):
         return True
@@ -83,9 +88,8 @@ class NoDoor:
             self.stop.set()
 
 
-def test_a_start_costs_those_that_were_read_before_nothing(tmp_path, monkeypatch):
-    """40 targets of which each costs 0.2 s at first: all get their turn, from then on none misses a slot, what waits is
-    counted by name, and a target that is down takes nobody's place."""
+def read_anew(tmp_path, monkeypatch, seconds, behind_seconds=0):
+    """40 targets of which each costs 0.2 s at first, and one that is down: (what was read at which times, telemetry)."""
     file = tmp_path / "greylag.yaml"
     names = [f"n{i}:1" for i in range(40)]
     file.write_text(f"data_dir: {tmp_path}\nscrape_configs:\n- job_name: j\n  scrape_interval: 1s\n  scrape_timeout: 1s\n"
@@ -106,12 +110,19 @@ def test_a_start_costs_those_that_were_read_before_nothing(tmp_path, monkeypatch
         collector = Collector(read_config(file), pages := Pages(clock), "collector-0", telemetry)
         await collector.first_list()
         collector.start(T0)
-        await rounds.Slotted(collector, rounds.Outlet(collector, NoDoor(clock, stop, 40), T0), clock, 1.0).run(stop)
+        door = NoDoor(clock, stop, seconds, behind_seconds)
+        await rounds.Slotted(collector, rounds.Outlet(collector, door, T0), clock, 1.0).run(stop)
         await collector.aclose()
         return pages.read
 
-    read = asyncio.run(act())
-    firsts = {name: min(at for one, at in read if one == name) for name in names}
+    return asyncio.run(act()), telemetry
+
+
+def test_a_start_costs_those_that_were_read_before_nothing(tmp_path, monkeypatch):
+    """40 targets of which each costs 0.2 s at first: all get their turn, from then on none misses a slot, what waits is
+    counted by name, and a target that is down takes nobody's place."""
+    read, telemetry = read_anew(tmp_path, monkeypatch, 40)
+    firsts = {name: min(at for one, at in read if one == name) for name, _ in read if name.startswith("n")}
     assert len(firsts) == 40
     assert max(firsts.values()) - T0 <= 2 * 40 * 200
     waits = telemetry.get("greylag_collector_dropped_total", worker="collector-0", reason="first_reading_waits")
@@ -121,3 +132,11 @@ def test_a_start_costs_those_that_were_read_before_nothing(tmp_path, monkeypatch
     assert missed <= 0.02 * waits
     assert sum(1 for name, _ in read if name.startswith("down")) >= 38
     assert "first_reading_waits" in SHED_REASONS
+
+
+def test_an_owner_that_is_behind_is_shown_no_new_targets(tmp_path, monkeypatch):
+    """No first reading begins while what was read waits for the owner; then all get their turn."""
+    read, _ = read_anew(tmp_path, monkeypatch, 40, behind_seconds=10)
+    firsts = {name: min(at for one, at in read if one == name) for name, _ in read}
+    assert min(firsts.values()) >= T0 + 10_000
+    assert len(firsts) == 41

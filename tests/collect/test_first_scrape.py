@@ -47,6 +47,7 @@ class StoringDoor:
     """Commits each parcel at once, and notes when samples of `up` can be queried for the first time."""
 
     roomy = True
+    learns = True
 
     def __init__(self, clock, stop):
         self.clock, self.stop, self.store = clock, stop, DuckStore(None)

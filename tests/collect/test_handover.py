@@ -62,11 +62,18 @@ def test_a_batch_is_tried_again_under_its_own_number():
     assert [one.id for one in owner.batches[0].layouts] == ["a"]
 
 
-def test_layouts_go_again_after_the_owner_was_away():
-    """A layout that was known is sent again once the owner has not answered."""
+def test_layouts_do_not_go_again_after_the_owner_was_away():
+    """What the owner has committed it keeps: only what it asks for is sent again, be it slow or started anew."""
     owner = FakeOwner(("200 OK", {"committed": 1}), ("503 Busy", {}))
     deliver(owner, parcel(15, "a"), parcel(30, "a"))
-    assert [one.id for one in owner.batches[0].layouts] == ["a"]
+    assert [[one.id for one in batch.layouts] for batch in owner.batches] == [[]]
+
+
+def test_of_unknown_layouts_only_those_of_the_batch_are_sent_again():
+    """409 unknown_layout says nothing about layouts that the batch does not use."""
+    owner = FakeOwner(("200 OK", {"committed": 1}), ("409 Conflict", {"reason": "unknown_layout"}))
+    deliver(owner, parcel(15, "a", "b"), parcel(30, "a"), parcel(45, "a", "b"))
+    assert [[one.id for one in batch.layouts] for batch in owner.batches] == [["a"], []]
 
 
 def test_an_old_epoch_registers_anew():
