@@ -43,9 +43,9 @@ class Scale:
     series: int = 5000
     interval_seconds: float = 15.0
     job_targets: int = 500
-    job_seconds: float = 150.0
+    job_seconds: float = 300.0
     warm_seconds: float = 900.0
-    seconds: float = 180.0
+    seconds: float = 330.0
 
     @property
     def serving(self) -> Serving:

@@ -1,9 +1,12 @@
 """A worker that costs more than its process budget sheds load step by step, and takes it up again step by step.
 
 `ProcessGovernor` is the decision, without a clock and without I/O: numbers in, a level out. Health signals go last: first
-targets that carry none are read half as often, then all are and only series with a canonical signal are kept, then all are
-read a quarter as often, at last targets without one are not read at all. Every change has a named reason of
-`core.reasons.SHED_REASONS`.
+targets that carry none are read half as often, then all are, then all are read a quarter as often, at last targets without
+one are not read at all. Every change has a named reason of `core.reasons.SHED_REASONS`.
+
+Series without a canonical signal are left out only for want of memory. That changes the layout of every page, and a changed
+page costs a hundred times what an unchanged one does, here and in the owner: a worker short of CPU that did it would bury
+itself (seen with 1,000 targets: shedding series for lag kept one busy for minutes that had been late by two seconds).
 
 `TargetCosts` holds a single target back that alone uses much of a CPU: its own interval grows, nobody else's.
 """
@@ -126,7 +129,10 @@ class ProcessGovernor:
             self._step(now, self.level.number - 1, self.level.reason)
 
     def _step(self, now: float, number: int, reason: str) -> None:
-        self.level = replace(STEPS[number], reason=reason if number else STEADY)
+        step = STEPS[number]
+        # Once left out they stay so until the worker is calm: to take them in again is as dear.
+        health_only = step.health_only and (reason == "shed_memory" or (self.level.health_only and bool(number)))
+        self.level = replace(step, health_only=health_only, reason=reason if number else STEADY)
         self._changed_at = now
         self._over = 0
         self._calm_since = None

@@ -114,6 +114,19 @@ def test_health_signals_go_last():
     assert [step.skip_plain for step in STEPS] == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize(("numbers", "left_out"), [
+    ((0.95, 100, 0.0), False),
+    ((0.1, 100, 9.0), False),
+    ((0.1, 2000, 0.0), True),
+], ids=["CPU", "lag", "memory"])
+def test_series_are_left_out_for_want_of_memory_alone(numbers, left_out):
+    """Leaving series out makes every page a new one, which costs the CPU that is wanted."""
+    governor = ProcessGovernor(BUDGET, 0.0)
+    levels((600, numbers), governor=governor)
+    assert governor.level.number == len(STEPS) - 1
+    assert governor.level.health_only == left_out
+
+
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 2000), st.floats(0, 5)), max_size=200))
 def test_levels_move_one_step_at_a_time_and_stay_in_bounds(numbers):
     """Whatever is seen, a look changes the level by at most one, within its bounds."""
