@@ -1,6 +1,6 @@
 """`greylag bench detect`: what one tick of judgement costs: window, all detectors, incidents and localisation.
 
-An emulated fleet that shows all it can (tier D, a reading every 15 s) fills a window; then ticks are judged. Some parts are
+An emulated fleet that shows all it can (tier D, a reading every 15 s; see `app.bench_blocks`) fills a window; then ticks are judged. Some parts are
 ill, so that there is something to localise. One row for each size of the fleet; `times_longer` is the tick's time over
 that of the smallest fleet, beside `nodes_over` by how much larger it is: equal numbers are linear.
 """
@@ -13,19 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app import wiring
+from app.bench_blocks import BlockFleet
 from app.brain import Brain
-from app.virtual import FleetSource
 from core.clock import TICK_MS, monotonic_seconds, process_cpu_seconds
-from core.inventory import inventory_from
 from core.memory import resident_bytes
 from core.telemetry import Telemetry as OwnTelemetry
-from fleet.build import build_world
-from fleet.state import inventory as fleet_inventory
-from fleet.telemetry import Telemetry
 
-SIZES = (64, 250, 1000)
+SIZES = (50, 250, 1000)
 WINDOW_TICKS, JUDGED_TICKS = 60, 6
-EVERYTHING = Telemetry("D")
 ILL = ("thermal_throttle", "packet_loss", "ecc_correctable_storm")
 ILL_TICKS = 12  # before the window's end, so that what is ill is found while ticks are measured
 SEED = 7
@@ -44,38 +39,32 @@ def bench_detect(sizes: Sequence[int] = SIZES, window_ticks: int = WINDOW_TICKS,
 
 
 def _measure(nodes: int, window_ticks: int, judged: int) -> dict[str, Any]:
-    world, _ = build_world(nodes, 0, SEED, before_seconds=300, telemetry=EVERYTHING)
-    source = FleetSource(world)
+    fleet = BlockFleet(nodes, SEED)
     told = OwnTelemetry()
     plugins, params = wiring.detectors({}, "bench")
-    brain = Brain(plugins, params, inventory_from(fleet_inventory(world), "the fleet"), None, told)
-    at = world.now_ms // TICK_MS * TICK_MS
+    brain = Brain(plugins, params, fleet.inventory(), None, told)
+    at = fleet.ill.now_ms // TICK_MS * TICK_MS
     for i in range(window_ticks):
         at += TICK_MS
         if i == window_ticks - ILL_TICKS:
             for fault in ILL:
-                world.inject(fault, seed=SEED)
-        _feed(brain, source, at)
+                fleet.ill.inject(fault, seed=SEED)
+        fleet.feed(brain, at)
         brain.ring.window(at)
     took, cpu = [], []
     by_detector: dict[str, float] = {}
     for _ in range(judged + 1):
         at += TICK_MS
-        _feed(brain, source, at)
+        fleet.feed(brain, at)
         began, used = monotonic_seconds(), process_cpu_seconds()
         brain.tick(at)
         took.append(monotonic_seconds() - began)
         cpu.append(process_cpu_seconds() - used)
         by_detector = {name: told.get("greylag_detector_seconds", detector=name) for name in plugins}
     slowest = sorted(by_detector.items(), key=lambda one: -one[1])[:SLOWEST]
-    return {"nodes": nodes, "gpus": nodes * world.kind.gpus, "detectors": len(plugins), "window_ticks": window_ticks,
+    return {"nodes": nodes, "gpus": fleet.gpus, "detectors": len(plugins), "window_ticks": window_ticks,
             "first_tick_seconds": round(took[0], 3), "tick_seconds_median": round(statistics.median(took[1:]), 3),
             "tick_seconds_max": round(max(took[1:]), 3), "tick_cpu_seconds_median": round(statistics.median(cpu[1:]), 3),
             "detectors_seconds": round(sum(by_detector.values()), 3),
             "slowest_detectors": {name: round(seconds, 3) for name, seconds in slowest},
             "rss_bytes": resident_bytes(), "incidents": len(brain.open_incidents())}
-
-
-def _feed(brain: Brain, source: FleetSource, at: int) -> None:
-    for batch in source.advance(at):
-        brain.feed(batch)

@@ -50,6 +50,7 @@ def pages_of(node: int) -> list[bytes]:
 def into_greylag(folder: Path, nodes: int) -> dict[str, Any]:
     """Appends, seals, and opens again."""
     from pipeline.store.duck import DuckStore
+    from pipeline.store.shrink import shrink
 
     mapper, seq, samples, cpu = Mapper(load_plugins("collectors.sources")), 0, 0, 0.0
     store = DuckStore(folder / "greylag.duckdb", retention_ms=10 * 365 * 86_400_000)
@@ -78,7 +79,9 @@ def into_greylag(folder: Path, nodes: int) -> dict[str, Any]:
     opened = monotonic_seconds() - began
     sealed = again.stats()
     again.close()
+    won = shrink(folder / "greylag.duckdb")  # as `greylag store compact` does it
     return {"system": "greylag", "samples": samples, "bytes_per_sample": round(size / samples, 3),
+            "compacted_bytes_per_sample": round((size - won) / samples, 3),
             "open_seconds": round(opened, 2), "append_cpu_us_per_sample": round(cpu / samples * 1e6, 3),
             "sealed_bytes_per_sample": round(sealed["sealed_bytes"] / max(1, sealed["sealed_samples"]), 3)}
 

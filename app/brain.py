@@ -85,6 +85,8 @@ class Brain:
         self._seen_events: set[tuple[int, str, str]] = set()
         self.facts: WindowFacts | None = None
         self.past_asked: dict[str, int] = {}  # as `app.past` keeps it
+        self.keeps_state = True  # False where no store is: commits then hold no state to start again from
+        self._told_states: dict[str, str] = {}
         self.samples = 0
         self.events = 0
 
@@ -125,7 +127,7 @@ class Brain:
             actions=tuple(actions),
             outbox=self._tell(at, told, actions),
             records=tuple(records),
-            state=self.dump(),
+            state=self.dump() if self.keeps_state else None,
             parts=parts,
             notes=tuple(self.said),
         )
@@ -208,9 +210,12 @@ class Brain:
 
     def _measure_nodes(self, window: Window) -> None:
         """One-hot states: a node in service of which nothing is heard is unknown, never healthy."""
+        states = {node: "unknown" if node in window.silent_nodes else place.state for node, place in window.topology.places.items()}
+        if states == self._told_states:
+            return
+        self._told_states = states
         rows: dict[tuple[tuple[str, str], ...], float] = {}
-        for node, place in window.topology.places.items():
-            state = "unknown" if node in window.silent_nodes else place.state
+        for node, state in states.items():
             for word in NODE_WORDS:
                 rows[("node", node), ("state", word)] = float(word == state)
         self.telemetry.replace("greylag_node_state", rows)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from app.cases_commands import cases_app, rules_app
 from app.policy_commands import policy_app
 from core.errors import BadInput, GreylagError, Unavailable
 
@@ -20,7 +21,7 @@ fleet_app = typer.Typer(no_args_is_help=True, help="The bundled emulated fleet."
 store_app = typer.Typer(no_args_is_help=True, help="The store.")
 dashboards_app = typer.Typer(no_args_is_help=True, help="Grafana dashboards as code.")
 for name, sub in (("policy", policy_app), ("incidents", incidents_app), ("fleet", fleet_app), ("store", store_app),
-                  ("dashboards", dashboards_app)):
+                  ("dashboards", dashboards_app), ("cases", cases_app), ("rules", rules_app)):
     app.add_typer(sub, name=name)
 
 ConfigPath = Annotated[Path, typer.Option("-c", "--config", help="greylag.yaml")]
@@ -133,27 +134,30 @@ def train(
 
 @app.command("import")
 def import_(
-    files: Annotated[list[str] | None, typer.Argument(help="`promtool tsdb dump` files (- = stdin), recordings, logs")] = None,
-    url: Annotated[str | None, typer.Option("--from", help="address of a Prometheus, VictoriaMetrics, Thanos or Mimir")] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="`promtool tsdb dump` or `sacct` files (- = stdin), recordings, logs, their archives")] = None,
+    url: Annotated[str | None, typer.Option("--from", help="address of a Prometheus, VictoriaMetrics, Thanos, Mimir or Loki")] = None,
     out: Annotated[str, typer.Option(help="the folder for the store")] = "greylag-history",
     start: Annotated[str | None, typer.Option(help="a time, or a time ago such as 30d (the default)")] = None,
     end: Annotated[str | None, typer.Option(help="a time, or a time ago; now where it is left out")] = None,
-    match: Annotated[list[str] | None, typer.Option(help="a series selector; may be repeated")] = None,
+    match: Annotated[list[str] | None, typer.Option(help="a selector of series, or of Loki's streams; may be repeated")] = None,
     step: Annotated[str, typer.Option(help="the grid of query_range")] = "15s",
-    format_: Annotated[str, typer.Option("--format", help="auto, export, remote_read, query_range or tsdb-dump")] = "auto",
+    format_: Annotated[str, typer.Option("--format", help="auto, export, remote_read, query_range, loki, tsdb-dump, logs or sacct")] = "auto",
     inventory: Annotated[str | None, typer.Option(help="inventory.yaml, kept beside the store")] = None,
     token_file: Annotated[str | None, typer.Option(help="file with a bearer token")] = None,
     user: Annotated[str | None, typer.Option(help="user of basic authentication")] = None,
     password_file: Annotated[str | None, typer.Option(help="file with the user's password")] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of the authority to trust")] = None,
     header: Annotated[list[str] | None, typer.Option(help="a further header, such as `X-Scope-OrgID: team`")] = None,
+    log_names: Annotated[list[str] | None, typer.Option(help="a pattern over logs' paths (Loki: labels) with (?P<node>...) or (?P<job>...)")] = None,
+    zone: Annotated[str | None, typer.Option(help="zone of dates in logs and sacct that name none; UTC where it is left out")] = None,
+    jobs_by: Annotated[str, typer.Option(help="sacct: jobs are called by their id or name")] = "id",
     as_json: Annotated[bool, typer.Option("--json", help="the summary as one JSON object")] = False,
 ) -> None:
-    """Reads the past of a Prometheus or VictoriaMetrics into a store that `replay` reads."""
+    """Reads the past of a Prometheus, VictoriaMetrics or Loki, of logs and of Slurm into a store that `replay` reads."""
     from app.import_command import ImportOptions, import_command
 
     options = ImportOptions(out, url, tuple(files or ()), start, end, tuple(match or ()), step, format_, inventory, token_file,
-                            user, password_file, ca_file, tuple(header or ()))
+                            user, password_file, ca_file, tuple(header or ()), 0, tuple(log_names or ()), zone, jobs_by)
     raise typer.Exit(import_command(options, as_json))
 
 

@@ -61,12 +61,13 @@ class FleetTargets:
 
     def __init__(self, source: FleetFrames, mapper: Mapper, frames: bool) -> None:
         self._source, self._mapper, self._by_number, self._known = source, mapper, frames, known_series()
-        nodes = source.world.nodes
-        self._scrapers = {name: [self._scraper(node.index, name) for node in nodes] for name in source.pages.names}
-        self._plans = {name: _Plan([None] * len(nodes), [[] for _ in nodes]) for name in source.pages.names}
+        # An exporter is on nodes, or on what is none (switches, a scheduler's head node).
+        self._places = {name: source.pages.exporters.places(name) for name in source.pages.names}
+        self._scrapers = {name: [self._scraper(place.index, name) for place in places] for name, places in self._places.items()}
+        self._plans = {name: _Plan([None] * len(places), [[] for _ in places]) for name, places in self._places.items()}
 
     def _scraper(self, node: int, exporter: str) -> TargetScraper:
-        labels = self._source.labels(self._source.world.nodes[node], exporter)
+        labels = self._source.labels(self._places[exporter][node], exporter)
         own = {k: v for k, v in labels.items() if not k.startswith("__")}
         info = TargetInfo(f"{own['job']}/{own['instance']}", own, own["node"])
         target = ScrapeTarget(info, "", TICK_MS, TIMEOUT_SECONDS, honor_labels=True, sample_limit=SAMPLE_LIMIT)
@@ -91,7 +92,7 @@ class FleetTargets:
         scraper = self._scrapers[exporter][node]
         if self._source.world.knobs.exporter.extra_series.get((node, exporter), 0) > SAMPLE_LIMIT:
             return _timed(scraper.failure("too_many_samples", slot, TOOK_SECONDS)), False
-        answer = self._source.answer(self._source.world.nodes[node], exporter)
+        answer = self._source.answer(self._places[exporter][node], exporter)
         if answer.kind in FAILURES:
             return _timed(scraper.failure(FAILURES[answer.kind], slot, TOOK_SECONDS)), False
         try:
@@ -136,7 +137,7 @@ class FleetTargets:
     def _parts(self, frame: Frame, node: int, columns: int) -> list[_Part]:
         """The sections of the node's target. The page's samples are the columns that are there, in page order; behind them
         stand the scraper's own three series."""
-        order = self._source.pages.exporters.columns(self._source.world.nodes[node], frame.exporter)
+        order = self._source.pages.exporters.columns(self._places[frame.exporter][node], frame.exporter)
         parts = []
         for name, section in self._scrapers[frame.exporter][node].sections.items():
             take = order[section.take]

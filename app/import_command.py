@@ -1,4 +1,4 @@
-"""`greylag import`: the past of a running Prometheus, VictoriaMetrics, Thanos or Mimir, or of files, into a store.
+"""`greylag import`: the past of a running Prometheus, VictoriaMetrics, Thanos, Mimir or Loki, or of files, into a store.
 
 The folder can be given to `greylag replay` as it is. A run that was ended goes on where it ended: each slice of time is one
 transaction, and the store knows up to where all is stored. What was asked for is kept beside the store, so that the same
@@ -12,39 +12,37 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from app import wiring
+from app.import_files import Asked as Files
+from app.import_files import FileImport, Known, ledger_end
+from app.import_jobs import keep_inventory, zone_of
 from app.stored import FILE_NAME, FOR_EVER_MS
 from collectors.history.doors import WAYS, build_of, reader_of, types_of
+from collectors.history.log_slices import LogHistory
+from collectors.history.loki import LABELS, Loki
 from collectors.history.pieces import HistoryReader
-from collectors.history.selector import EVERYTHING, predicate, read_selector
+from collectors.history.selector import EVERYTHING, read_selector
 from collectors.history.slices import History
-from collectors.history.web import Access, Server, check_url, secret_file
+from collectors.history.web import TENANT, Access, NotThere, Server, check_url, secret_file
 from collectors.mapping import Mapper
-from collectors.recording import Recording
-from collectors.recording.dump_file import DumpFile
-from collectors.recording.inputs import InputFile
-from core.clock import TICK_MS, monotonic_seconds, parse_rfc3339, rfc3339, tick_at_or_after, wall_ms
+from collectors.recording.lognames import LogNames
+from core.clock import monotonic_seconds, parse_rfc3339, rfc3339, wall_ms
 from core.errors import BadInput, GreylagError
-from core.types import Batch
 from pipeline.store.duck import DuckStore
-from pipeline.store.sorting import DuckSorter
 
 Say = Callable[[str], None]
 LEDGER = "import.json"
-FORMATS = ("auto", *WAYS, "tsdb-dump")
+FORMATS = ("auto", *WAYS, "loki", "tsdb-dump", "logs", "sacct")
+OF_FILES = ("tsdb-dump", "logs", "sacct")
 DEFAULT_SPAN_MS = 30 * 86_400_000
-APPEND_SAMPLES = 500_000
-APPEND_BATCHES = 200
 PROGRESS_SECONDS = 2.0
-COPY_BYTES = 1 << 20
+MOST_LABELS = 20
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
 NEEDS_TIME = "a time is needed: 2026-11-01T00:00:00Z, seconds since 1970, or a time ago such as 30d"
 READ_ME = "give --from URL, or files"
@@ -69,6 +67,9 @@ class ImportOptions:
     ca_file: str | None = None
     headers: tuple[str, ...] = ()
     now_ms: int = 0
+    log_names: tuple[str, ...] = ()
+    zone: str | None = None
+    jobs_by: str = "id"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,7 +197,8 @@ class Import:
         """Imports and gives the summary. Raises BadInput, Unavailable, GreylagError."""
         options = self._options
         check_options(options)
-        matches = tuple(read_selector(text) for text in (options.match or (EVERYTHING,)))
+        if options.format != "loki":
+            _selectors(options)
         for text, where in ((options.start, "--start"), (options.end, "--end")):
             if text is not None:
                 moment(text, where, options.now_ms)
@@ -213,14 +215,17 @@ class Import:
             if options.url is not None:
                 server = Server(options.url, access_of(options), time.sleep)
                 try:
-                    reader = reader_of(server, options.format, duration_ms(options.step, "--step"))
+                    reader = past_of(server, options.format, duration_ms(options.step, "--step"))
                     store = self._open(file)
-                    self._from_server(server, reader, matches, store, ledger)
+                    if isinstance(reader, Loki):
+                        self._from_loki(server, reader, store, ledger)
+                    else:
+                        self._from_server(server, reader, _selectors(options), store, ledger)
                 finally:
                     server.close()
             if options.files:
                 store = store or self._open(file)
-                self._from_files(matches, store, ledger)
+                self._from_files(store, ledger)
             assert store is not None
             return self._finish(store)
         except BaseException:
@@ -242,23 +247,16 @@ class Import:
 
     def _finish(self, store: DuckStore) -> dict[str, Any]:
         stats = store.stats()
-        if self._options.inventory is not None:
-            target = self._folder / f"inventory{Path(self._options.inventory).suffix or '.yaml'}"
-            shutil.copyfile(self._options.inventory, target)
+        if self._options.inventory is not None and not self._options.files:
+            keep_inventory(self._folder, Path(self._options.inventory), ())
         self.summary |= {"out": self._options.out, "series": stats["series"], "samples": stats["samples"], "events": stats["events"]}
         return self.summary
 
     # --- a server -----------------------------------------------------------------------------------------------------
     def _from_server(self, server: Server, reader: HistoryReader, matches: Sequence[Any], store: DuckStore, ledger: Ledger) -> None:
-        options = self._options
-        texts = tuple(options.match or (EVERYTHING,))
-        step = 0 if reader.exact else duration_ms(options.step, "--step")
-        marks = store.watermarks()
-        start, end = _times(options, ledger.known(server.url, reader.way, texts, step), lambda e: marks.get(e.worker))
-        key = hashlib.sha256(json.dumps([server.url, reader.way, texts, step, start]).encode()).hexdigest()[:12]
-        asked = Asked(key, server.url, reader.way, texts, step, start, end)
-        ledger.put(asked)
-        begin = max(start, marks.get(asked.worker, start - 1) + 1)
+        step = 0 if reader.exact else duration_ms(self._options.step, "--step")
+        asked, begin = self._begin(server, reader.way, tuple(self._options.match or (EVERYTHING,)), step, store, ledger)
+        start, end = asked.start, asked.end
         history = History(server, reader, matches, Mapper(wiring.sources()), types_of(server), asked.worker)
         what = build_of(server) or "the server"
         self._tell(f"reading {what} by {reader.way} from {rfc3339(begin)} to {rfc3339(end)}", always=True)
@@ -269,77 +267,64 @@ class Import:
             self._tell(f"read to {rfc3339(batch.watermark)} ({done:.0%}): {history.series} series, {history.samples} samples")
         if not history.samples and begin == start:
             raise BadInput(server.url, "", f"nothing from {rfc3339(start)} to {rfc3339(end)}",
-                           f"a time and selectors are needed for which it has samples (asked: {', '.join(texts)})")
+                           f"a time and selectors are needed for which it has samples (asked: {', '.join(asked.match)})")
         self.summary |= {"from": server.url, "way": reader.way, "start": rfc3339(start), "end": rfc3339(end),
                          "read": history.samples}
         if history.nameless:
             self._tell(f"{history.nameless} pieces of series without a name were passed over", always=True)
 
+    def _begin(self, server: Server, way: str, texts: tuple[str, ...], step: int, store: DuckStore, ledger: Ledger) -> tuple[Asked, int]:
+        """(what is asked for, the time from which on it is not stored yet), kept in the ledger."""
+        marks = store.watermarks()
+        start, end = _times(self._options, ledger.known(server.url, way, texts, step), lambda e: marks.get(e.worker))
+        key = hashlib.sha256(json.dumps([server.url, way, texts, step, start]).encode()).hexdigest()[:12]
+        asked = Asked(key, server.url, way, texts, step, start, end)
+        ledger.put(asked)
+        return asked, max(start, marks.get(asked.worker, start - 1) + 1)
+
+    def _from_loki(self, server: Server, loki: Loki, store: DuckStore, ledger: Ledger) -> None:
+        options = self._options
+        if not options.match:
+            end = options.now_ms if options.end is None else moment(options.end, "--end", options.now_ms)
+            names = ", ".join(loki.label_names(end - DEFAULT_SPAN_MS, end)[:MOST_LABELS])
+            raise BadInput("--match", "", "no selector of streams", 'one is needed, such as \'{app="kernel"}\'' +
+                           (f"; the labels of this Loki are: {names}" if names else ""))
+        asked, begin = self._begin(server, loki.way, options.match, 0, store, ledger)
+        start, end = asked.start, asked.end
+        everything = wiring.sources()
+        readers = {name: one for name, one in everything.items() if one.parse_line is not None}
+        history = LogHistory(server, loki, options.match, readers, Mapper(everything), LogNames(options.log_names), asked.worker)
+        self._tell(f"reading lines of Loki from {rfc3339(begin)} to {rfc3339(end)}", always=True)
+        known = Known(store)
+        for batch in history.batches(start, begin, end):
+            store.append([dataclasses.replace(batch, events=known.unseen(batch.events))])
+            store.seal()
+            done = (batch.watermark + 1 - start) / max(1, end + 1 - start)
+            self._tell(f"read to {rfc3339(batch.watermark)} ({done:.0%}): {history.lines} lines, {history.events} events")
+        others = history.counts["other_log"]
+        if begin == start and others == history.lines:
+            raise BadInput(server.url, "", f"no line of a kernel's or a trainer's log from {rfc3339(start)} to {rfc3339(end)}",
+                           "other selectors or times are needed" if not others else f"--log-names with a group (?P<node>...) or "
+                           f"(?P<job>...) says whose the {others} lines are that came: their labels are {history.stranger}")
+        if others:
+            self._tell(f"{others} lines are of no log that is read here: {history.stranger}", always=True)
+        self.summary |= {"from": server.url, "way": loki.way, "start": rfc3339(start), "end": rfc3339(end), "lines": history.lines,
+                         "lines_passed_over": others, "read": history.readings}
+
     # --- files --------------------------------------------------------------------------------------------------------
-    def _from_files(self, matches: Sequence[Any], store: DuckStore, ledger: Ledger) -> None:
+    def _from_files(self, store: DuckStore, ledger: Ledger) -> None:
         options = self._options
         now = options.now_ms
         start = -(2**62) if options.start is None else moment(options.start, "--start", now)
         end = 2**62 if options.end is None else moment(options.end, "--end", now)
         if start >= end:
             raise BadInput("--start", "", rfc3339(start), f"a time before the end, {rfc3339(end)}, is needed")
-        with tempfile.TemporaryDirectory(prefix="greylag-import-") as scratch:
-            paths = [_spooled(path, scratch) for path in options.files]
-            dumps, others = self._dumps(paths, matches, start, end)
-            everything = wiring.sources()
-            readers = {name: s for name, s in everything.items() if s.parse_line is not None}
-            recording = Recording(others, Mapper(everything), readers, DuckSorter, options.inventory, dumps)
-            identity = [(str(Path(p).resolve()), Path(p).stat().st_size) for p in paths if p not in _inside(scratch, paths)]
-            key = hashlib.sha256(json.dumps([identity, list(options.match), start, end]).encode()).hexdigest()[:12]
-            ledger.put(Asked(key, ", ".join(options.files), "files", options.match, 0, max(start, 0), min(end, FOR_EVER_MS)))
-            self._take(recording, store, f"import/{key}", start, end)
-            if recording.inventory_path is not None and options.inventory is None:
-                shutil.copyfile(recording.inventory_path, self._folder / f"inventory{recording.inventory_path.suffix}")
-        if not recording.counts.samples and not recording.counts.events and self._options.url is None:
-            raise BadInput(", ".join(options.files), "", "nothing in that time", "files with samples or events are needed")
-        passed = recording.tolerated.get("histogram", 0)
-        if passed:
-            self._tell(f"{passed} native histograms were passed over", always=True)
-        self.summary |= {"files": len(options.files), "read": self.summary.get("read", 0) + recording.counts.samples}
-
-    def _dumps(self, paths: Sequence[str], matches: Sequence[Any], start: int, end: int) -> tuple[list[DumpFile], list[str]]:
-        wanted = [predicate(one) for one in matches]
-        options = self._options
-        dumps: list[DumpFile] = []
-        others: list[str] = []
-        for path in paths:
-            file = Path(path)
-            is_dump = options.format == "tsdb-dump" or file.name.endswith((".dump", ".dump.gz"))
-            if not is_dump:
-                if options.match:
-                    raise BadInput("--match", "", f"a selector beside {path}", "selectors are for servers and `promtool tsdb dump` files")
-                others.append(path)
-                continue
-            if not file.is_file():
-                raise BadInput(path, "", "no file", "an existing file, or - for standard input, is needed")
-            keep = (lambda name, labels: any(test(name, labels) for test in wanted)) if options.match else None
-            dumps.append(DumpFile(InputFile(file, "dump", ""), start=start, end=end, keep=keep))
-        return dumps, others
-
-    def _take(self, recording: Recording, store: DuckStore, worker: str, start: int, end: int) -> None:
-        first, last = recording.first_at, recording.last_at
-        if first is None or last is None:
-            return
-        pending: list[Batch] = []
-        size = 0
-        for batch in _in_ticks(recording, first, last):
-            kept = _within(batch, start, end)
-            pending.append(dataclasses.replace(kept, worker=worker))
-            size += sum(len(s.values) for s in kept.scrapes)
-            if size >= APPEND_SAMPLES or len(pending) >= APPEND_BATCHES:
-                store.append(pending)
-                store.seal()
-                pending, size = [], 0
-                done = (batch.watermark - first) / max(1, last - first)
-                self._tell(f"read to {rfc3339(batch.watermark)} ({min(1.0, done):.0%}): {recording.counts.samples} samples, "
-                           f"{recording.counts.events} events")
-        store.append(pending)
-        store.seal()
+        asked = Files(options.files, options.format, options.match, start, end, options.inventory, options.log_names, options.zone,
+                      options.jobs_by, options.url is None)
+        work = FileImport(asked, _selectors(options), self._folder, self._tell)
+        work.run(store, lambda key: ledger.put(Asked(key, ", ".join(options.files), "files", options.match, 0, max(start, 0),
+                                                     ledger_end(end))))
+        self.summary |= {**work.summary, "read": self.summary.get("read", 0) + work.read}
 
     def _tell(self, text: str, always: bool = False) -> None:
         if self._progress is not None and (always or monotonic_seconds() - self._told > PROGRESS_SECONDS):
@@ -347,33 +332,29 @@ class Import:
             self._progress(text)
 
 
-def _inside(folder: str, paths: Sequence[str]) -> set[str]:
-    """The paths that lie in a folder of our own: standard input, which has no identity."""
-    return {path for path in paths if path.startswith(folder)}
+def _selectors(options: ImportOptions) -> tuple[Any, ...]:
+    """The selectors of series. Raises BadInput."""
+    return tuple(read_selector(text) for text in (options.match or (EVERYTHING,)))
 
 
-def _in_ticks(recording: Recording, first: int, last: int) -> Iterator[Batch]:
-    """All batches that hold anything, tick by tick: the same at each reading, so their numbers are."""
-    for at in range(tick_at_or_after(first), tick_at_or_after(last) + 1, TICK_MS):
-        for batch in recording.advance(at):
-            if batch.scrapes or batch.events or batch.layouts:
-                yield batch
-
-
-def _within(batch: Batch, start: int, end: int) -> Batch:
-    scrapes = tuple(s for s in batch.scrapes if start <= s.at <= end)
-    events = tuple(e for e in batch.events if start <= e.at <= end)
-    return dataclasses.replace(batch, scrapes=scrapes, events=events)
-
-
-def _spooled(path: str, folder: str) -> str:
-    """The path; for `-` a file with what standard input holds, since it is read twice."""
-    if path != "-":
-        return path
-    target = Path(folder) / "stdin.dump"
-    with open(target, "wb") as out:
-        shutil.copyfileobj(sys.stdin.buffer, out, COPY_BYTES)
-    return str(target)
+def past_of(server: Server, way: str, step_ms: int) -> HistoryReader | Loki:
+    """How the server's past can be read: of samples, else of lines. Raises BadInput, Unavailable."""
+    refused: BadInput | None = None
+    if way != "loki":
+        try:
+            return reader_of(server, way, step_ms)
+        except BadInput as error:
+            if way != "auto":
+                raise
+            refused = error
+    loki = Loki(server)
+    try:
+        server.patiently(loki.there)
+    except BadInput as error:
+        raise error if refused is None or TENANT in str(error) else refused from None
+    except NotThere as error:
+        raise refused or BadInput(server.url, "", "no Loki", f"an address that has {LABELS} is needed ({error})") from None
+    return loki
 
 
 def check_options(options: ImportOptions) -> None:
@@ -382,10 +363,14 @@ def check_options(options: ImportOptions) -> None:
         raise BadInput("--format", "", options.format, f"allowed are: {', '.join(FORMATS)}")
     if options.url is None and not options.files:
         raise BadInput("import", "", "neither --from nor files", READ_ME)
-    if options.format in WAYS and options.url is None:
+    if options.format in (*WAYS, "loki") and options.url is None:
         raise BadInput("--format", "", options.format, "--from URL is needed with it")
-    if options.format == "tsdb-dump" and options.url is not None:
+    if options.format in OF_FILES and options.url is not None:
         raise BadInput("--format", "", options.format, "a file, or - for standard input, is needed in place of --from")
+    if options.jobs_by not in ("id", "name"):
+        raise BadInput("--jobs-by", "", options.jobs_by, "allowed are: id, name")
+    LogNames(options.log_names)
+    zone_of(options.zone)
     if Path(options.out).exists() and not Path(options.out).is_dir():
         raise BadInput("--out", "", options.out, "a folder is needed")
     if options.url is not None:
@@ -419,6 +404,8 @@ def import_command(options: ImportOptions, as_json: bool) -> int:
     if as_json:
         print(json.dumps(summary))
         return 0
+    if "jobs" in summary:
+        print(f"{summary['jobs']} jobs in {summary['job_runs']} runs")
     print(f"{summary['read']} samples read; {summary['out']} holds {summary['series']} series and {summary['events']} events")
     print(f"next: greylag replay {summary['out']}")
     return 0

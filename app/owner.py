@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -248,12 +249,7 @@ class Owner:
     def serve(self) -> int:
         """Listens, ticks and delivers until told to stop."""
         host, port = check_listen(self.config.file, self.config.listen, tokens=bool(self.config.tokens))
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise Refused("address_in_use", f"cannot listen on {host}:{port} ({error.strerror})") from None
+        listener = bound(host, port, self.data_dir / OWNER_FILE)
         own = "127.0.0.1" if host == "0.0.0.0" else host  # where this machine reaches it
         url = f"http://{own}:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(self.app(), log_level="warning", access_log=False, lifespan="off"))
@@ -383,6 +379,30 @@ def open_store(path: Path, config: GreylagConfig) -> DuckStore:
             if not str(error.given).startswith("a store that") or monotonic_seconds() > deadline:
                 raise
         time.sleep(0.2)
+
+
+def bound(host: str, port: int, owner_file: Path) -> socket.socket:
+    """A socket that is bound. Port 0 takes the port of the owner before, where a crash left its file: living collectors and
+    people know that address; any free one else. Raises Refused."""
+    asked = [port]
+    if port == 0:
+        try:
+            before = urlsplit(str(json.loads(owner_file.read_text(encoding="utf-8"))["url"])).port
+            asked = [before, 0] if before else [0]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    for one in asked:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, one))
+        except OSError as error:
+            listener.close()
+            if one == asked[-1]:
+                raise Refused("address_in_use", f"cannot listen on {host}:{one} ({error.strerror})") from None
+        else:
+            break
+    return listener
 
 
 def run_owner(config: GreylagConfig) -> int:

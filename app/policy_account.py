@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.policy_model import CHECKPOINT_WAIT_SECONDS, HANDS, USUAL_SECONDS
+from app.policy_model import CHECKPOINT_WAIT_SECONDS, HANDS
 from app.policy_shadow import TRUTH, Case, Shadow, Try
 from app.story import because
 from core.clock import rfc3339
 from core.render import plain
+from remediation.usual import usual_table
 
 HOUR = 3600.0
 NOUNS = {"reboot": "reboot", "drain": "drain", "replace": "replacement", "reset_gpu": "GPU reset", "exclude_node": "exclusion",
@@ -22,7 +23,7 @@ NOUNS = {"reboot": "reboot", "drain": "drain", "replace": "replacement", "reset_
 @dataclass(frozen=True, slots=True)
 class Account:
     """actions: commands by kind. healthy: of them on healthy nodes, by kind; needless: on jobs without a fault; both None
-    where no truth is known. saved_hours: GPU-hours against what was recorded, costs taken off. unknown_cost: attempts of
+    where nothing is known. unjudged: commands to nodes of which it is not known whether they were healthy. saved_hours: GPU-hours against what was recorded, costs taken off. unknown_cost: attempts of
     which the GPUs, or the work lost with them, are not known; they count as free. told: incidents handed to people."""
 
     policy: str
@@ -37,6 +38,7 @@ class Account:
     attempts: int
     unknown_cost: int
     rows: tuple[dict[str, Any], ...] = field(default=())
+    unjudged: int = 0
 
     @property
     def healthy_nodes(self) -> int | None:
@@ -49,20 +51,23 @@ def account(name: str, shadow: Shadow) -> Account:
     actions: Counter[str] = Counter()
     healthy: Counter[str] = Counter()
     needless: Counter[str] = Counter()
+    unjudged = 0
     for case in shadow.cases.values():
         for did in (d for each in case.tries for d in each.did):
             actions[did.kind] += 1
             wrong = shadow.healthy(did)
+            unjudged += wrong is None and did.kind in HANDS
             if wrong:
                 (healthy if did.kind in HANDS else needless)[did.kind] += 1
     counted = [c for c in shadow.cases.values() if c.incident.state != "merged" or c.tries]
     rows = tuple(_row(case, shadow) for case in counted)
-    known = shadow.assumption == TRUTH
+    known = shadow.known.complete or bool(shadow.known.faults or shadow.known.sound)
     return Account(
         name, shadow.assumption, dict(actions), dict(healthy) if known else None, dict(needless) if known else None,
         sum(c.incident.lost_gpu_hours for c in counted), sum(saved(c) for c in counted), len(counted), sum(c.told for c in counted),
         sum(len(c.tries) for c in counted),
-        sum(t.work_seconds is None or t.gpus is None for c in counted for t in c.tries), rows)
+        sum(t.work_seconds is None or t.gpus is None for c in counted for t in c.tries), rows,
+        unjudged if known else 0)
 
 
 def saved(case: Case) -> float:
@@ -140,19 +145,25 @@ def lines(groups: Sequence[Sequence[Account]], span: str) -> Iterator[str]:
             if needless:
                 yield f"  {needless} restarts of jobs that had no fault"
             yield f"  {one.incidents} incidents, {one.attempts} attempts, {one.told} handed to people"
+            if one.unjudged:
+                yield f"  of {one.unjudged} of the commands to nodes nobody knows whether the node was healthy"
             if one.unknown_cost:
                 yield f"  {one.unknown_cost} attempts cost what the recording does not tell (GPUs, last checkpoint): counted as free"
     yield from _assumptions([a for accounts in groups for a in accounts])
 
 
 def _assumptions(accounts: Iterable[Account]) -> Iterator[str]:
-    known = any(a.assumption == TRUTH for a in accounts)
-    times = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in USUAL_SECONDS.items())
+    accounts = list(accounts)
+    known, partly = any(a.assumption == TRUTH for a in accounts), any(a.healthy is not None for a in accounts)
+    times = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in usual_table().items())
     yield "assumed:"
     yield "  · guards and budgets count as in mode act; each command is done after its usual time:"
     yield f"    {times}; a drain that waits for a checkpoint, that much later ({CHECKPOINT_WAIT_SECONDS:g} s where it is not known)"
     if known:
         yield "  · the truth beside the recording says which attempts would have ended a fault, and which nodes were healthy"
+    elif partly:
+        yield "  · what labels, or the store's own history (proofs, diagnoses, people's words), say of a fault or a node counts as true;"
+        yield "    of all else nobody knows, so there are two answers, the best case and the worst; what was done in the recording stays done"
     else:
         yield "  · no truth is known: whether a node was healthy cannot be told, and what comes after an attempt is not in a"
         yield "    recording; so there are two answers, the best case and the worst"

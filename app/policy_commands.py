@@ -60,7 +60,7 @@ def policy_simulate(
     policy: Annotated[str | None, typer.Option(help="the policy; the shipped act.yaml where it is left out")] = None,
     against: Annotated[str | None, typer.Option(help="a second policy: where they differ is shown incident by incident")] = None,
     inventory: Annotated[str | None, typer.Option(help="inventory.yaml")] = None,
-    truth: Annotated[str | None, typer.Option(help="NAME.truth.jsonl, where it is not beside the recording")] = None,
+    truth: Annotated[str | None, typer.Option(help="NAME.truth.jsonl, or labels (.yaml, .json), where they are not beside the recording")] = None,
     log_rules: Annotated[str | None, typer.Option(help="rules over trainers' logs, as HyperPod has them")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="of a scenario, in place of its own")] = None,
     as_json: AsJson = False,

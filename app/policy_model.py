@@ -14,13 +14,8 @@ from typing import Any
 from core.inventory import Inventory
 from core.protocols import NodeView, WorkFacts
 from core.types import Action, Finding, JobState, Outcome
+from remediation.usual import usual_seconds
 
-# Seconds that a command usually takes: the middle of the ranges that operators and vendors report (facts: rules.md §3g and
-# §4 row 17; the same that the bundled fleet draws from for its `real` times). resume_job: loading, compiling, first steps.
-USUAL_SECONDS: Mapping[str, float] = {
-    "drain": 30, "undrain": 20, "reset_gpu": 60, "reboot": 1200, "diagnose": 900, "replace": 750, "exclude_node": 15,
-    "restart_process": 60, "resume_job": 300, "shrink_job": 300,
-}
 # Until the next checkpoint where the job's interval is not known: jobs write one each 5 to 15 minutes.
 CHECKPOINT_WAIT_SECONDS = 600.0
 OURS = "greylag"
@@ -70,7 +65,7 @@ class SimulatedWorld:
     def submit(self, action: Action) -> Outcome:
         """RUNNING for its usual time; the same id gives the same answer."""
         if action.id not in self._running and action.id not in self._over:
-            seconds = USUAL_SECONDS.get(action.kind, 0.0)
+            seconds = usual_seconds(action.kind, action.args, action.fault or "")
             if action.kind == "drain" and action.args.get("wait_for") == "checkpoint":
                 view = self._nodes.get(action.target.node or "")
                 waits = [w for job in (view.jobs if view else ()) if (w := self._wait(job)) is not None]

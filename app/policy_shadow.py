@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.policy_model import CHECKPOINT_WAIT_SECONDS, HANDS, Healed, SimulatedFacts, SimulatedWorld
-from app.policy_truth import TrueFault
+from app.policy_truth import NOTHING_KNOWN, Known, TrueFault
 from core.inventory import Inventory
 from core.protocols import WorkFacts
 from core.targets import ACTION_KINDS, CLOSED_STATES
 from core.types import Action, Incident, Outcome
 from core.window import Window
+from remediation.cures import strongest
 from remediation.engine import Engine, Site, Step
 from remediation.kinds import KINDS, commands
 from remediation.policy import Policy
@@ -81,8 +82,10 @@ class Shadow:
     """One policy under one assumption. cases: by incident, in the order of opening."""
 
     def __init__(self, policy: Policy, inventory: Inventory, assumption: str, truths: Sequence[TrueFault] = (),
-                 labels_of: Callable[[str], dict[str, str]] | None = None) -> None:
-        self.policy, self.assumption, self.truths = policy, assumption, tuple(truths)
+                 labels_of: Callable[[str], dict[str, str]] | None = None, known: Known = NOTHING_KNOWN) -> None:
+        # truths: all that there is to know; known: a part of it, and the assumption stands for the rest.
+        self.known = Known(tuple(truths), (), True, True) if assumption == TRUTH else known
+        self.policy, self.assumption, self.truths = policy, assumption, self.known.faults
         self._facts: WorkFacts | None = None
         self.world = SimulatedWorld(inventory, self._checkpoint_wait)
         self.engine = Engine(replace(policy, mode="act"), frozenset(ACTION_KINDS), self.world, labels_of=labels_of)
@@ -204,30 +207,41 @@ class Shadow:
             return
         last = case.tries[-1]
         last.ended_at = at
-        last.helped = self.cures(case.incident, last) if self.assumption == TRUTH else self.assumption == HELPS
+        told = self.cures(case.incident, last)
+        last.helped = told if told is not None else self.assumption == HELPS
         track = self.engine.track(case.incident.id)
         if last.helped and track is not None:
             jobs = {one.job: (one.seconds, one.tokens, one.ranks) for one in track.before}
             self._healed[case.incident.id] = Healed(set(case.incident.findings), jobs, at)
 
-    def cures(self, incident: Incident, attempt: Try) -> bool:
-        """Whether the truth says that what was done ends a fault that was there."""
+    def cures(self, incident: Incident, attempt: Try) -> bool | None:
+        """Whether what was done ends a fault that was there; None where that is not known."""
         kinds = {d.kind for d in attempt.did}
         if kinds & {"drain", "exclude_node"} and kinds & {"resume_job", "restart_process"} and "undrain" not in kinds:
             kinds.add("replace")  # the job goes on without the node
         since = min((d.at for d in attempt.did), default=0)
         jobs = set(attempt.jobs) | set(incident.jobs)
-        return any(t.now(since) and kinds & t.cures and (t.node in attempt.nodes if t.node else not attempt.nodes and bool(jobs & set(t.jobs)))
-                   for t in self.truths)
+        there = [t for t in self.truths if t.now(since)
+                 and (t.node in attempt.nodes if t.node else not attempt.nodes and bool(jobs & set(t.jobs)))]
+        if any(kinds & t.cures for t in there):
+            return True
+        nothing = self.known.complete and not there
+        sound = bool(attempt.nodes) and all(any(s.node == n and s.now(since) for s in self.known.sound) for n in attempt.nodes)
+        seen = bool(there) and all(strongest(sorted(kinds)) in t.fails for t in there)
+        return False if self.known.cures or nothing or sound or seen else None
 
     def healthy(self, did: Did) -> bool | None:
-        """Whether nothing was wrong where the command went; None where no truth is known, or it went to no node or job."""
-        if self.assumption != TRUTH:
-            return None
+        """Whether nothing was wrong where the command went; None where that is not known, or it went to no node or job."""
         there = [t for t in self.truths if t.now(did.at)]
         if did.kind in HANDS:
-            return not any(t.node == did.node for t in there)
-        return not any(did.job in t.jobs for t in there) if KINDS[did.kind].subject == "job" else None
+            if any(t.node == did.node for t in there):
+                return False
+            return True if self.known.complete or any(s.node == did.node and s.now(did.at) for s in self.known.sound) else None
+        if KINDS[did.kind].subject != "job":
+            return None
+        if any(did.job in t.jobs for t in there):
+            return False
+        return True if self.known.complete else None
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
     def _gpus(self, jobs: Sequence[str]) -> int | None:

@@ -16,8 +16,9 @@ from typing import Any
 
 from app.brain import Brain, Ticked
 from app.policy_account import Account, account, differences, document, lines, table
+from app.policy_history import read_history
 from app.policy_shadow import FAILS, HELPS, TRUTH, Shadow
-from app.policy_truth import read_truth, truth_paths
+from app.policy_truth import Known, TrueFault, label_paths, read_labels, read_truth, truth_paths
 from app.replay import ReplayOptions, replay
 from core.errors import BadInput
 from core.inventory import Inventory
@@ -66,25 +67,36 @@ def simulate(options: SimulateOptions, progress: Say | None = None) -> dict[str,
         if len(options.paths) > 1:
             raise BadInput("policy simulate", "", " ".join(options.paths), "one scenario, or one recording, is needed")
         return run(options.paths[0], policies(options), options.seed, progress)
-    truths = read_truth([Path(options.truth)] if options.truth is not None else truth_paths(options.paths))
-    known = bool(truths) or options.truth is not None or bool(truth_paths(options.paths))
+    known = known_of(options)
     chosen = policies(options)
-    watch = _Watch(chosen, (TRUTH,) if known else (HELPS, FAILS), truths)
+    watch = _Watch(chosen, (TRUTH,) if known.complete and known.cures else (HELPS, FAILS), known)
     summary = replay(ReplayOptions(options.paths, options.inventory, None, None, options.log_rules), lambda line: None, progress, watch)
     groups = watch.accounts()
     out: dict[str, Any] = {"started_at": summary["started_at"], "ended_at": summary["ended_at"], "incidents": summary["incidents"],
-                           "truth": known, "policies": [[document(one) for one in group] for group in groups]}
+                           "truth": known.complete, "policies": [[document(one) for one in group] for group in groups]}
     if len(groups) == 2:
         out["differences"] = differences(groups[0][0], groups[1][0])
     out["_groups"] = groups
     return out
 
 
+def known_of(options: SimulateOptions) -> Known:
+    """What is known beside the recording: its truth, else its labels, else what its store's own history says. Raises BadInput."""
+    if options.truth is not None and not options.truth.endswith(".jsonl"):
+        return read_labels([Path(options.truth)])
+    paths = [Path(options.truth)] if options.truth is not None else truth_paths(options.paths)
+    if paths:
+        return Known(tuple(read_truth(paths)), (), complete=True, cures=True)
+    labels = label_paths(options.paths)
+    return read_labels(labels) if labels else read_history(options.paths)
+
+
 class _Watch:
     """Follows a replay with the shadows of all policies."""
 
-    def __init__(self, chosen: list[tuple[str, Policy]], assumptions: tuple[str, ...], truths: list[Any]) -> None:
-        self._chosen, self._assumptions, self._truths = chosen, assumptions, truths
+    def __init__(self, chosen: list[tuple[str, Policy]], assumptions: tuple[str, ...], known: Known) -> None:
+        self._chosen, self._assumptions, self._known = chosen, assumptions, known
+        self._truths: tuple[TrueFault, ...] = known.faults
         self._shadows: list[list[Shadow]] = []
         self._brain: Brain | None = None
 
@@ -92,7 +104,7 @@ class _Watch:
         """The replay begins."""
         labels = {node.name: dict(node.labels) for node in inventory.nodes}
         self._brain = brain
-        self._shadows = [[Shadow(policy, inventory, assumption, self._truths, lambda node: labels.get(node, {}))
+        self._shadows = [[Shadow(policy, inventory, assumption, self._truths, lambda node: labels.get(node, {}), self._known)
                           for assumption in self._assumptions] for _, policy in self._chosen]
 
     def tick(self, at: int, brain: Brain, ticked: Ticked) -> None:

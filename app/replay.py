@@ -151,7 +151,7 @@ def _keep(store: DuckStore, pending: list[Any], commit: TickCommit, last: bool) 
     store.commit_tick(commit)
 
 
-def _inputs(options: ReplayOptions, held: contextlib.ExitStack) -> tuple[Recording, list[StoreFrames]]:
+def sources_of(options: ReplayOptions, held: contextlib.ExitStack) -> tuple[Recording, list[StoreFrames]]:
     """The recording and the stores among the paths; `held` closes them."""
     stores, rest = split_stores(options.paths)
     everything = wiring.sources()
@@ -183,7 +183,7 @@ def _kept_store(folder: str | None, inventory: Path | None) -> DuckStore | None:
 def replay(options: ReplayOptions, say: Say, progress: Say | None = None, watch: Watch | None = None) -> dict[str, Any]:
     """Replays and gives the summary. `say` gets each line of the output, the summary included. watch: follows it. Raises BadInput."""
     with contextlib.ExitStack() as held:
-        recording, stored = _inputs(options, held)
+        recording, stored = sources_of(options, held)
         brain, world = make_brain(recording.inventory, options.policy, options.detectors)
         store = _kept_store(options.keep, recording.inventory_path)
         if store is not None:

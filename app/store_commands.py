@@ -16,6 +16,7 @@ from pipeline.promql.parse import QueryError, selector
 from pipeline.store.duck import DuckStore
 from pipeline.store.export import export
 from pipeline.store.schema import database_file
+from pipeline.store.shrink import shrink
 from pipeline.store.sorting import DuckSorter
 from pipeline.store.verify import verify
 
@@ -45,7 +46,8 @@ def stats(path: Path) -> dict[str, Any]:
 
 
 def compact(path: Path) -> dict[str, Any]:
-    """Seals hours that are over and puts small files together: files and bytes before and after."""
+    """Seals hours that are over, puts small files together and writes the database anew where that makes it smaller: files and
+    bytes before and after."""
     store = open_store(path)
     try:
         before = store.stats()
@@ -54,9 +56,10 @@ def compact(path: Path) -> dict[str, Any]:
         after = store.stats()
     finally:
         store.close()
+    won = shrink(database_file(path))
     return {"sealed_tables": sealed, "files_removed": gone, "segments": after["segments"] + after["rollup_segments"],
             "sealed_bytes_before": before["sealed_bytes"], "sealed_bytes": after["sealed_bytes"],
-            "file_bytes": database_file(path).stat().st_size}
+            "file_bytes_before": database_file(path).stat().st_size + won, "file_bytes": database_file(path).stat().st_size}
 
 
 def export_to(path: Path, out: Path, matches: Sequence[str], start: str | None, end: str | None) -> dict[str, Any]:

@@ -142,12 +142,18 @@ class StoreFrames:
         return self._numbers.setdefault((series.name, series.labels), len(self._numbers))
 
     def _ends(self) -> tuple[int | None, int | None]:
-        """The first and the last time of samples and events. What was judged to a later tick ends there."""
-        events = self._store.rows("SELECT min(at_ms), max(at_ms) FROM events")[0]
+        """The first and the last time of samples and events. What was judged to a later tick ends there.
+
+        A scheduler's accounts reach further than what was recorded: they count only where there is nothing else.
+        """
+        accounts = "kind = 'job_phase' AND contains(body, '\"source\":\"slurm\"')"
+        events = self._store.rows(f"SELECT min(at_ms), max(at_ms) FROM events WHERE NOT ({accounts})")[0]
         newest = self._store.stats()["newest_ms"]
         times = [int(at) for at in events if at is not None]
         if newest is not None:
             times += [self._oldest(int(newest)), int(newest)]
+        if not times:
+            times = [int(at) for at in self._store.rows("SELECT min(at_ms), max(at_ms) FROM events")[0] if at is not None]
         if not times:
             return None, None
         first, last = min(times), max(times)

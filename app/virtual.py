@@ -124,6 +124,7 @@ class VirtualSite:
 
             engine = Engine(self.policy or read_policy(policy_path()), frozenset(ACTION_KINDS), self.door)
         self.brain = Brain(plugins, params, self.inventory(), engine, Telemetry())
+        self.brain.keeps_state = False
         self.source = FleetSource(self.world, self.frames)
         self.commits: list[TickCommit] = []
         self.lines: list[str] = []

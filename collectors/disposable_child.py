@@ -19,6 +19,7 @@ import sys
 from typing import Any, BinaryIO
 
 from collectors.filetail import FileTail
+from collectors.kerneltail import JOURNAL, KMSG, JournalTail, KmsgTail
 
 LENGTH = struct.Struct(">I")
 PR_SET_PDEATHSIG = 1
@@ -30,7 +31,7 @@ class Child:
     """Answers requests. The tails of files stay open between them, which is how a rotated file is read to its end."""
 
     def __init__(self) -> None:
-        self._tails: dict[str, FileTail] = {}
+        self._tails: dict[str, FileTail | KmsgTail | JournalTail] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to one request; `error` where it failed."""
@@ -49,7 +50,7 @@ class Child:
         if tail is None:
             if len(self._tails) >= MOST_TAILS:
                 self._tails.pop(next(iter(self._tails))).close()
-            tail = self._tails[path] = FileTail(path, place)
+            tail = self._tails[path] = _tail_of(path, place)
         lines = tail.read()
         known = tail.place if tail.place[0] else place
         return {"lines": lines, "place": known}
@@ -72,6 +73,12 @@ class Child:
     def _resolve(self, request: dict[str, Any]) -> dict[str, Any]:
         found = socket.getaddrinfo(str(request["host"]), None, type=socket.SOCK_STREAM)
         return {"addresses": list(dict.fromkeys(str(one[4][0]) for one in found))}
+
+
+def _tail_of(path: str, place: tuple[int, int] | None) -> FileTail | KmsgTail | JournalTail:
+    if path == KMSG:
+        return KmsgTail(path, place)
+    return JournalTail(path, place) if path == JOURNAL else FileTail(path, place)
 
 
 def read_message(source: BinaryIO) -> dict[str, Any] | None:

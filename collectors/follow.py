@@ -7,6 +7,7 @@ it has one, else the slot. Where reading stopped can be saved (`places`) and giv
 from __future__ import annotations
 
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 from collectors.disposable import Helpers
 from collectors.fetch import Fetch
+from collectors.kerneltail import JOURNAL, KMSG
 from collectors.log_rules import LogRule, RuleWatch
 from collectors.logtimes import Anchor
 from collectors.mapping import Mapper
@@ -158,6 +160,8 @@ class Follower:
                     named = _NAMED.fullmatch(Path(path).name)
                     name = named.group(1) if named else None
                     node = config.node or (name if config.kind == "kernel" else None)
+                    if path in (KMSG, JOURNAL):  # this machine's own kernel
+                        node = config.node or socket.gethostname().partition(".")[0]
                     self._add(config.kind, path, node, config.job or (name if config.kind == "trainer" else None), config.rules)
 
     async def _matching(self, pattern: str) -> list[str]:

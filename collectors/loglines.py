@@ -15,10 +15,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from collectors.logtimes import ISO, MONTH_NAMES, MONTHS, Anchor, Mark, dated, fraction_ms, iso_mark
+from core.clock import rfc3339
 from core.derive import STALE_NAN
 from core.protocols import LogReading, SourcePlugin, TargetInfo
 from core.types import Event, Target
@@ -221,6 +223,33 @@ def kernel_head(line: str) -> KernelHead:
             break
         text = text[end:]
     return KernelHead(mark, host or None, text.strip())
+
+
+def dated_line(line: str, newest_ms: int, tz: tzinfo = UTC) -> str:
+    """The kernel line with its date whole: a syslog date gets the last year in which it is not after `newest_ms`, and a date
+    without a zone is of `tz`. Lines with another time or none, and those of a journal, stay as they are."""
+    if line.startswith("{"):
+        return line
+    text = plain(line).lstrip()
+    if match := _PRIORITY.match(text):
+        text = text[match.end():]
+    match = _K_ISO.match(text)
+    if match is not None and (match["z"] or tz is UTC):
+        return line
+    match = match or _K_DATE.match(text) or _K_SYSLOG.match(text)
+    if match is None:
+        return line
+    g = match.groupdict()
+    month = MONTHS[g["mo"]] if g["mo"] in MONTHS else int(g["mo"])
+    fields = (month, int(g["d"]), int(g["h"]), int(g["mi"]), int(g["s"]), fraction_ms(g.get("f")))
+    year = g.get("y") or g.get("y1") or g.get("y2")
+    newest = datetime.fromtimestamp(newest_ms / 1000, UTC).year
+    years = [int(year)] if year else [newest, newest - 1, newest - 2, newest - 3, newest - 4]  # the 29th of February is rare
+    for one in years:
+        at = dated(one, fields, tz)
+        if at is not None and (year or at <= newest_ms):
+            return f"{rfc3339(at)} {text[match.end():]}"
+    return line
 
 
 # --- a job's log ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
 
 MONTHS = {"Jan": 1, "Feb": 2, "Mar": 3, "Apr": 4, "May": 5, "Jun": 6, "Jul": 7, "Aug": 8, "Sep": 9, "Oct": 10, "Nov": 11,
@@ -52,7 +52,7 @@ def zone(text: str | None) -> timezone:
     return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes)) if minutes < 1440 else UTC
 
 
-def dated(year: int, fields: Sequence[int], tz: timezone = UTC) -> int | None:
+def dated(year: int, fields: Sequence[int], tz: tzinfo = UTC) -> int | None:
     """Milliseconds of (month, day, hour, minute, second, ms) in a year; None for a date that no calendar has."""
     month, day, hour, minute, second, ms = fields
     leap = second == 60

@@ -22,8 +22,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccl_flight_recorder": ("rank", "seq", "state", "group"),
     "overflow": ("rank", "loss_scale"),
     "nonfinite": ("rank", "step", "what"),
-    # phase: one of core.targets.PHASES, or start | end | restart. source: what said so.
-    "job_phase": ("phase", "step", "source"),
+    # phase: one of core.targets.PHASES, or start | end | restart. source: what said so; `slurm` also tells nodes (a hostlist),
+    # their count, and as what a run ended (state, exit code, signal).
+    "job_phase": ("phase", "step", "source", "nodes", "count", "state", "code", "signal"),
     # A rule of the user's over a job's log changed its state: matching | overdue | slow | stopped. what: start | recurring.
     "log_rule": ("rule", "state", "what", "limit_seconds", "value", "threshold", "operator", "points"),
     # saving | saved | failed | loaded

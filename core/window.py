@@ -7,8 +7,9 @@ exists. Windows are read-only: their arrays are not writeable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from core.signals import SIGNALS
 from core.types import Baseline, Event, Floats, JobState, Target
 
 Times = NDArray[np.int64]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Block:
     age_seconds: Floats
     interval_seconds: Floats
     first_at: Floats
+    _fresh: dict[float, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def last(self) -> Floats:
@@ -92,9 +95,13 @@ class Block:
         return self.values[-1]
 
     def fresh(self, intervals: float = 2.5) -> NDArray[np.bool_]:
-        """bool[entity]: the newest sample is at most `intervals` scrape intervals old."""
-        limit = np.where(np.isnan(self.interval_seconds), 60.0, self.interval_seconds) * intervals
-        return np.asarray(self.age_seconds <= np.maximum(limit, 15.0))
+        """bool[entity], read-only: the newest sample is at most `intervals` scrape intervals old."""
+        found = self._fresh.get(intervals)
+        if found is None:  # many detectors ask it of the same signals
+            limit = np.where(np.isnan(self.interval_seconds), 60.0, self.interval_seconds) * intervals
+            found = self._fresh[intervals] = np.asarray(self.age_seconds <= np.maximum(limit, 15.0))
+            found.flags.writeable = False
+        return found
 
 
 BaselineOf = Callable[[str, int], Baseline]
@@ -118,17 +125,30 @@ class Window:
     topology: Topology = field(default_factory=Topology)
     silent_nodes: frozenset[str] = frozenset()
     baseline_of: BaselineOf | None = None
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for this window: for what several detectors work out of it alike. It must depend on the
+        window and the key only, and nobody may change it."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(Made, self._made[key])
 
     def block(self, signal: str) -> Block:
         """The block of `signal`; all NaN where it was never seen. KeyError for a name that is no signal."""
         found = self.blocks.get(signal)
         if found is not None:
             return found
+        return self.once(("block", signal), lambda: self._never_seen(signal))
+
+    def _never_seen(self, signal: str) -> Block:
         entities = self.entities.get(SIGNALS[signal].kind, ())
         n = len(entities)
         nan = np.full(n, np.nan)
-        empty = np.full((len(self.times), n), np.nan)
-        return Block(signal, entities, empty, np.full(n, np.inf), nan, nan)
+        empty, never = np.full((len(self.times), n), np.nan), np.full(n, np.inf)
+        for array in (nan, empty, never):
+            array.flags.writeable = False
+        return Block(signal, entities, empty, never, nan, nan)
 
     def values(self, signal: str) -> Floats:
         """float64[tick, entity] of `signal`."""
@@ -145,10 +165,16 @@ class Window:
     def baseline(self, signal: str, seconds: int) -> Baseline:
         """The past `seconds` of the signal by entity, spans with open findings left out; n = 0 where unknown."""
         if self.baseline_of is not None:
-            return self.baseline_of(signal, seconds)
+            return self.once(("baseline", signal, seconds), lambda: self._asked(signal, seconds))
         n = len(self.of_kind(SIGNALS[signal].kind))
         nan = np.full(n, np.nan)
         return Baseline(np.zeros(n), nan, nan, nan)
+
+    def _asked(self, signal: str, seconds: int) -> Baseline:
+        found = self.baseline_of(signal, seconds) if self.baseline_of is not None else self.baseline(signal, seconds)
+        for array in (found.n, found.median, found.mad, found.slope_per_hour):
+            array.flags.writeable = False
+        return found
 
     def ticks(self, seconds: float) -> int:
         """How many ticks `seconds` are, at least 1."""
@@ -160,4 +186,5 @@ class Window:
 
     def events_of(self, *kinds: str, since: int | None = None) -> list[Event]:
         """Events of the kinds, in time order, not before `since` (ms)."""
-        return [e for e in self.events if e.kind in kinds and (since is None or e.at >= since)]
+        found = self.once(("events", kinds), lambda: [e for e in self.events if e.kind in kinds])
+        return [e for e in found if since is None or e.at >= since]

@@ -16,7 +16,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import gpus, stats
+from detectors import gpus, shared, stats
 from detectors.stats import Bools, Ints, Peers, Span
 
 FAULT = "clock_loss"
@@ -92,9 +92,20 @@ def _view(window: Window, p: Params) -> _View:
             | stats.below(of("thermal_margin_celsius").mean, p.margin))
     at_limit = stats.above(power, p.at_cap * limit) | stats.above(cap, p.duty) | stats.above(violation, p.duty)
     locked = stats.below(application, clock.mean * 1.01)
-    return _View(clock, power, limit, judged, stats.peers(np.where(judged, clock.mean, np.nan), gpus.groups(window)),
-                 heat, at_limit, stats.above(chosen, p.duty) | locked,
-                 ~np.isnan(limit) | ~np.isnan(cap) | ~np.isnan(violation))
+    return _View(clock, power, limit, judged, _peers(window, np.where(judged, clock.mean, np.nan), p), heat, at_limit,
+                 stats.above(chosen, p.duty) | locked, ~np.isnan(limit) | ~np.isnan(cap) | ~np.isnan(violation))
+
+
+def _peers(window: Window, clock: Floats, p: Params) -> Peers:
+    """The peers of each GPU: those of its job. Where a job's clocks lie apart (half of its nodes are low, and no middle tells which
+    half), all GPUs of the type, if those are at one clock."""
+    own = stats.peers(clock, gpus.groups(window))
+    apart = stats.above(own.spread, p.loss / 2 * own.middle)
+    if not apart.any():
+        return own
+    kind = stats.peers(clock, shared.model_codes(window, window.of_kind("gpu")))
+    wide = apart & stats.below(kind.spread, p.loss / 4 * kind.middle) & (kind.n > own.n)
+    return Peers(np.where(wide, kind.middle, own.middle), np.where(wide, kind.spread, own.spread), np.where(wide, kind.n, own.n))
 
 
 def _whole_nodes(window: Window, low: Bools, lower: Bools, judged: Bools, p: Params) -> tuple[Bools, Bools]:
@@ -197,17 +208,16 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     # A little low is neither: it may be the fault's beginning or its end.
     clear = view.judged & (view.peers.n >= params.peers_min) & stats.below(loss, params.loss / 2)
     explained = view.judged & (view.heat | view.at_limit | view.chosen)
-    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(clear | explained)]
+    out = shared.clears(parts, clear | explained, FAULT)
     if not word.faulty.any():
         return out
     usual = view.peers.middle[word.columns]
     symptom = stats.below(window.values("gpu.sm_clock_hertz")[:, word.columns], (1.0 - params.loss / 2) * usual)
     symptom &= gpus.at_work(window, params.busy)[:, word.columns]
     onsets = stats.run_start(symptom, window.times, 4)
-    said = {v.target.key for v in out}
     for i in np.flatnonzero(word.faulty):
         e = int(word.columns[i])
-        if parts[e].key in said:
+        if clear[e] or explained[e]:
             continue
         severity = round(float(np.clip(0.3 + loss[e], 0.3, 0.7)), 3)
         reason = "fell_without_reason" if word.fell[i] else "low_without_reason"

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Evidence, Target, Verdict
+from core.types import Evidence, Floats, Target, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.exporters import withdrawn
 
 FAULT = "config_drift"
@@ -74,34 +76,65 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     facts, begun = _facts(window)
     if not facts:
         return []
-    groups = _groups(window, facts)
-    judged: set[str] = set()
+    known, settled = shared.kept("settings", (facts, window.of_kind("gpu"), window.topology, params),
+                                 lambda: _settings(window, facts, params))
+    judged: set[str] = set(settled)
     rollout: set[str] = set()
     drift: dict[str, list[tuple[int, Evidence]]] = {}
+    for one in known:
+        judged |= one.here.keys()
+        for node, fact in one.odd:
+            word = _word(window, node, fact, one.here, one.right, one.counts[fact.value], begun, params)
+            if word == "drift":
+                drift.setdefault(node, []).append((fact.since, _row(one.setting, fact, one.here, one.right, one.group)))
+            elif word == "rollout":
+                rollout.add(node)
+            else:
+                judged.discard(node)
+    out = [Verdict(Target("node", node), FAULT, "faulty", TICKET, tuple(row for _, row in rows)[:6], "differs",
+                   onset_at=min(at for at, _ in rows)) for node, rows in sorted(drift.items())]
+    words = shared.kept("words", (facts,), dict)
+    for node in sorted((judged | rollout) - drift.keys()):
+        reason = "rollout" if node in rollout else "clear"
+        if (node, reason) not in words:
+            words[node, reason] = Verdict(Target("node", node), FAULT, "clear", reason=reason)
+        out.append(words[node, reason])
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting of a group that has a majority for one value. here: by node; odd: those with another one, in order."""
+
+    setting: str
+    group: str
+    here: Mapping[str, _Fact]
+    right: str
+    odd: tuple[tuple[str, _Fact], ...]
+    counts: Mapping[str, int]
+
+
+def _settings(window: Window, facts: Facts, p: Params) -> tuple[list[_Setting], set[str]]:
+    """The settings of groups in which a node is odd, in order of both names, and the nodes of those before the first of them.
+
+    Between two odd ones are settings of which no node is odd; they are there too, for what is judged depends on the order."""
+    out: list[_Setting] = []
+    settled: set[str] = set()
+    groups = _groups(window, facts)
     for setting, by_node in sorted(facts.items()):
         if setting in NOT_SETTINGS:
             continue
         for name, members in groups.items():
             here = {node: by_node[node] for node in members if node in by_node}
-            right = _majority(here, params)
+            right = _majority(here, p)
             if right is None:
                 continue
-            judged |= here.keys()
-            odd = {node: fact for node, fact in here.items() if fact.value != right}
-            counts = Counter(fact.value for fact in odd.values())
-            for node, fact in sorted(odd.items()):
-                word = _word(window, node, fact, here, right, counts[fact.value], begun, params)
-                if word == "drift":
-                    drift.setdefault(node, []).append((fact.since, _row(setting, fact, here, right, name)))
-                elif word == "rollout":
-                    rollout.add(node)
-                else:
-                    judged.discard(node)
-    out = [Verdict(Target("node", node), FAULT, "faulty", TICKET, tuple(row for _, row in rows)[:6], "differs",
-                   onset_at=min(at for at, _ in rows)) for node, rows in sorted(drift.items())]
-    out += [Verdict(Target("node", node), FAULT, "clear", reason="rollout" if node in rollout else "clear")
-            for node in sorted(judged | rollout) if node not in drift]
-    return out
+            odd = tuple(sorted((node, fact) for node, fact in here.items() if fact.value != right))
+            if odd or out:
+                out.append(_Setting(setting, name, here, right, odd, Counter(fact.value for _, fact in odd)))
+            else:
+                settled |= here.keys()
+    return out, settled
 
 
 def _majority(here: Mapping[str, _Fact], p: Params) -> str | None:
@@ -138,8 +171,31 @@ def _row(setting: str, fact: _Fact, here: Mapping[str, _Fact], right: str, group
 
 # --- what nodes show --------------------------------------------------------------------------------------------------
 def _facts(window: Window) -> tuple[Facts, dict[str, int]]:
-    """All settings, and when each node was first heard of. Nodes out of service or silent are left out."""
-    away = window.silent_nodes | withdrawn(window)
+    """All settings, and when each node was first heard of. Nodes out of service or silent are left out. They stand for hours: the
+    same object is given as long as nothing of them changes."""
+    away = sorted(window.silent_nodes | withdrawn(window))
+    arrays: list[NDArray[Any]] = [np.array(away, np.str_)]
+    of: list[tuple[Target, ...]] = []
+    for signal in ("label.present", "label.chosen"):
+        block = window.block(signal)
+        arrays += [block.fresh() & (block.last == 1.0), block.first_at]
+        of.append(block.entities)
+    numbers = {signal: _last_and_since(window, signal) for signal, _, _ in _NUMBERS if signal in window.blocks}
+    for signal, (last, since) in numbers.items():
+        # What the window does not reach back to has always been so, as far as is known; what is not shown has no time.
+        arrays += [last, np.where(np.isnan(last) | (since <= window.times[0]), 0, since), window.block(signal).first_at]
+        of.append(window.block(signal).entities)
+    return shared.standing(("facts", tuple(numbers)), tuple(of), arrays, lambda: _read_facts(window, frozenset(away), numbers))
+
+
+def _last_and_since(window: Window, signal: str) -> tuple[Floats, stats.Ints]:
+    """What each part shows now, and since when (ms)."""
+    block = window.block(signal)
+    last = np.where(block.fresh(), block.last, np.nan)
+    return last, stats.run_start(block.values == last, window.times, 2)
+
+
+def _read_facts(window: Window, away: frozenset[str], numbers: Mapping[str, tuple[Floats, stats.Ints]]) -> tuple[Facts, dict[str, int]]:
     values: dict[tuple[str, str], list[tuple[str, int]]] = {}
     begun: dict[str, int] = {}
     for signal in ("label.present", "label.chosen"):
@@ -158,18 +214,16 @@ def _facts(window: Window) -> tuple[Facts, dict[str, int]]:
         facts.setdefault(name, {})[node] = _Fact(" and ".join(sorted({v for v, _ in found})), max(at for _, at in found))
     for signal, name, how in _NUMBERS:
         if signal in window.blocks:
-            for node, fact, first in _numbers(window, signal, how):
+            for node, fact, first in _numbers(window, signal, how, *numbers[signal]):
                 if node not in away:
                     facts.setdefault(name, {})[node] = fact
                     begun[node] = min(first, begun.get(node, first))
     return facts, begun
 
 
-def _numbers(window: Window, signal: str, how: str) -> Iterator[tuple[str, _Fact, int]]:
+def _numbers(window: Window, signal: str, how: str, last: Floats, since: stats.Ints) -> Iterator[tuple[str, _Fact, int]]:
     """The value of each node's parts: the one that all of them have, or the least."""
     block = window.block(signal)
-    last = np.where(block.fresh(), block.last, np.nan)
-    since = stats.run_start(block.values == last, window.times, 2)
     nodes: dict[str, list[int]] = {}
     for e in np.flatnonzero(~np.isnan(last)):
         node = block.entities[e].node
@@ -181,7 +235,6 @@ def _numbers(window: Window, signal: str, how: str) -> Iterator[tuple[str, _Fact
         if how == "same" and (low != high or len(columns) < 2):
             continue
         first = int(block.first_at[columns].min())
-        # What the window does not reach back to has always been so, as far as is known.
         start = int(since[columns].max())
         yield node, _Fact(f"{low:g}", first if start <= window.times[0] else start, signal, low), first
 

@@ -9,13 +9,14 @@ of the rack rose with them it is the rack (its air), else the loop.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Target, Verdict
 from core.window import Window
-from detectors import gpus, stats
+from detectors import gpus, shared, stats
 from detectors.stats import Bools, Ints
 
 FAULT = "cooling_fault"
@@ -126,8 +127,7 @@ def _causes(window: Window, heat: _Heat, p: Params) -> list[_Cause]:
     middle, total = float(np.median(heat.rise[known])), int(known.sum())
     out = []
     for kind in ("cooling", "rack"):
-        names = _names(window, kind)
-        of = stats.codes(names)
+        names, of = shared.kept(("hangs on", kind), (window.of_kind("gpu"), window.topology), partial(_codes, window, kind))
         counts = np.bincount(of[known], minlength=int(of.max()) + 1)
         order = np.argsort(of, kind="stable")
         bounds = np.concatenate([[0], np.cumsum(np.bincount(of))])
@@ -142,6 +142,11 @@ def _causes(window: Window, heat: _Heat, p: Params) -> list[_Cause]:
             if cause is not None:
                 out.append(cause)
     return out
+
+
+def _codes(window: Window, kind: str) -> tuple[list[str], Ints]:
+    names = _names(window, kind)
+    return names, stats.codes(names)
 
 
 def _names(window: Window, kind: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 
 FAULT = "cpu_starved"
 
@@ -24,7 +24,8 @@ class Params:
     """Sources: signals.md §4 (PSI healthy below 0.05) and §11 (steal, cpu_waiting).
 
     window_seconds: how far back levels are averaged. steal: share of CPU time that is taken away. waiting: share of time in
-    which some task waits. above_peers: how many times the waiting of the other nodes. peers_min: other nodes needed.
+    which some task waits. quick_seconds: or as much time taken or waited within this. above_peers: how many times the waiting of
+    the other nodes. peers_min: other nodes needed.
     again_seconds, within_seconds: waiting that comes and goes counts when it adds up to so much within so long; recent_seconds: and
     was there so recently. throttles: events a second in which a CPU package slowed itself for heat, in each third of the window
     (a healthy node has none; a handful comes with a boot).
@@ -33,6 +34,7 @@ class Params:
     window_seconds: float = 300.0
     steal: float = 0.1
     waiting: float = 0.3
+    quick_seconds: float = 120.0
     above_peers: float = 4.0
     peers_min: int = 2
     again_seconds: float = 270.0
@@ -50,8 +52,12 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     waiting = stats.span_of(window, "node.cpu_waiting_ratio", params.window_seconds)
     jobs = stats.node_jobs(window)
     peers = stats.peers(waiting.mean, stats.codes([jobs.get(n.node or "", "") for n in nodes]))
-    stolen = stats.above(steal.low, params.steal)
-    starved = (stats.above(waiting.low, params.waiting) & (peers.n >= params.peers_min)
+    quicker = params.window_seconds / params.quick_seconds
+    stolen = stats.above(steal.low, params.steal) | stats.above(
+        stats.span_of(window, "node.cpu_steal_ratio", params.quick_seconds).low, quicker * params.steal)
+    long = stats.above(waiting.low, params.waiting) | stats.above(
+        stats.span_of(window, "node.cpu_waiting_ratio", params.quick_seconds).low, quicker * params.waiting)
+    starved = (long & (peers.n >= params.peers_min)
                & stats.above(waiting.mean, params.above_peers * np.maximum(peers.middle, 0.02)))
     starved |= _again(window, peers, params)
     heat = stats.span_of(window, "node.cpu_throttles_per_second", params.window_seconds)
@@ -60,14 +66,15 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     fresh = np.zeros(len(nodes), bool)
     for signal, span in (("node.cpu_steal_ratio", steal), ("node.cpu_waiting_ratio", waiting)):
         fresh |= window.block(signal).fresh() & ~np.isnan(span.mean)
-    symptom = stats.above(window.values("node.cpu_steal_ratio"), params.steal) | stats.above(
-        window.values("node.cpu_waiting_ratio"), params.waiting) | stats.above(
-        window.values("node.cpu_throttles_per_second"), params.throttles)
+    fresh &= shared.loud(window, nodes)
+    bad = stolen | starved | throttled
+    out = shared.clears(nodes, fresh & ~bad, FAULT)
+    columns = stats.columns_where(fresh & bad)
+    symptom = stats.above(window.values("node.cpu_steal_ratio")[:, columns], params.steal) | stats.above(
+        window.values("node.cpu_waiting_ratio")[:, columns], params.waiting) | stats.above(
+        window.values("node.cpu_throttles_per_second")[:, columns], params.throttles)
     onsets = stats.run_start(symptom, window.times, 4)
-    out = []
-    for e in np.flatnonzero(fresh):
-        if nodes[e].node in window.silent_nodes:
-            continue
+    for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         rows: list[Evidence] = []
         if stolen[e]:
             rows.append(stats.evidence("node.cpu_steal_ratio", steal.mean[e], 0.0, "a machine of its own"))
@@ -75,11 +82,8 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             rows.append(stats.evidence("node.cpu_waiting_ratio", waiting.mean[e], peers.middle[e], f"median of {peers.n[e]} peers"))
         if throttled[e]:
             rows.append(stats.evidence("node.cpu_throttles_per_second", heat.mean[e], others.middle[e], "other nodes: it is too hot"))
-        if rows:
-            reason = "steal" if stolen[e] else "waits_for_cpu" if starved[e] else "throttles_itself"
-            out.append(Verdict(nodes[e], FAULT, "faulty", 0.3, tuple(rows), reason, onset_at=int(onsets[e])))
-        else:
-            out.append(Verdict(nodes[e], FAULT, "clear", reason="clear"))
+        reason = "steal" if stolen[e] else "waits_for_cpu" if starved[e] else "throttles_itself"
+        out.append(Verdict(nodes[e], FAULT, "faulty", 0.3, tuple(rows), reason, onset_at=int(onset)))
     return out
 
 

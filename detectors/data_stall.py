@@ -20,7 +20,7 @@ from detectors import client_waits, job_pace, stats
 from detectors.client_waits import Client
 from detectors.job_pace import Pace
 from detectors.progress import EXCUSED
-from detectors.stats import Bools
+from detectors.stats import Bools, Ints
 
 FAULT = "data_stall"
 DATA, STEP = "rank.data_wait_seconds", "rank.step_seconds"
@@ -33,7 +33,9 @@ class Params:
 
     share: by how much of the step the waiting grew. times: and so many times what it was. sigmas: and so many standard
     errors. span_seconds: the present. cost: share of the growth by which the job's steps are longer. past_rows: readings that the past needs. most_nodes:
-    share of a job's nodes that make it the job. node_ranks: share of a node's ranks that wait.
+    share of a job's nodes that make it the job. node_ranks: share of a node's ranks that wait. found_minutes: so much of the
+    window that is no past, for a finding was open, means that its waiting was found already, and calm_seconds: how long all was
+    well since, for what waits now to be new.
     """
 
     share: float = 0.02
@@ -44,6 +46,8 @@ class Params:
     past_rows: int = 6
     most_nodes: float = 0.5
     node_ranks: float = 0.5
+    found_minutes: float = 3.0
+    calm_seconds: float = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,8 @@ def _stall(window: Window, pace: Pace, waits: Floats, last: int, p: Params) -> _
     """When the waiting (float64[row], share of a step) grew and stayed so, None where it did not."""
     known = ~np.isnan(waits)
     values, rows = waits[known], pace.rows[known]
+    since = _calm_since(window, values, rows, last, p) if _found_before(window, pace, p) else 0
+    values, rows = values[since:], rows[since:]
     found = job_pace.change(values, last, p.past_rows)
     if found is None:
         return None
@@ -168,6 +174,28 @@ def _stall(window: Window, pace: Pace, waits: Floats, last: int, p: Params) -> _
         return None
     onset = int(window.times[rows[found.at]])
     return _Stall(found.before, found.now, onset) if _cost(pace, window, onset, growth, p) else None
+
+
+def _found_before(window: Window, pace: Pace, p: Params) -> bool:
+    """Findings were open on the job's ranks in a part of the window: those minutes are left out of the past."""
+    if window.baseline_of is None:
+        return False
+    kept = window.baseline(DATA, int(window.times[-1] - window.times[0]) // 1000).n[pace.columns]
+    told = stats.count(window.values(DATA)[:, pace.columns]) * window.step_seconds / 60.0
+    return bool(np.median(told - kept) >= p.found_minutes)
+
+
+def _calm_since(window: Window, values: Floats, rows: Ints, last: int, p: Params) -> int:
+    """The position from which the past is calm: waiting that was found, and ended, is not what waits now. 0 where it was calm
+    for too short a time since."""
+    least, now = float(np.quantile(values, 0.05)), job_pace.level_of(values[-last:])
+    waiting = values >= least + 0.5 * (now - least)
+    calm = np.flatnonzero(~waiting)
+    if not len(calm) or now - least < p.share:
+        return 0
+    twice = np.flatnonzero(waiting[1:calm[-1]] & waiting[:max(0, calm[-1] - 1)])  # a single long step is none
+    since = int(twice[-1]) + 2 if len(twice) else 0
+    return since if (window.times[rows[calm[-1]]] - window.times[rows[since]]) / 1000.0 >= p.calm_seconds else 0
 
 
 def _clear(target: Target) -> Verdict:

@@ -15,7 +15,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 
 FAULT = "disk_full"
 _BOOT = re.compile(r"/(boot|efi)(/.*)?")
@@ -58,14 +58,12 @@ def judge(window: Window, params: Params) -> list[Verdict]:
               _read_only(window, params)]
     fresh = window.block("mount.available_bytes").fresh() | window.block("mount.readonly").fresh()
     known = fresh & (~np.isnan(levels[0].now) | ~np.isnan(levels[2].now))
-    out = []
-    for e in np.flatnonzero(known):
-        if mounts[e].node in window.silent_nodes or _BOOT.fullmatch(mounts[e].device or ""):
-            continue
+    known &= shared.loud(window, mounts) & ~shared.kept("boot", (mounts,), lambda: np.array(
+        [_BOOT.fullmatch(mount.device or "") is not None for mount in mounts], bool))
+    bad = np.logical_or.reduce([level.bad for level in levels])
+    out = shared.clears(mounts, known & ~bad, FAULT)
+    for e in np.flatnonzero(known & bad):
         wrong = [level for level in levels if level.bad[e]]
-        if not wrong:
-            out.append(Verdict(mounts[e], FAULT, "clear", reason="clear"))
-            continue
         rows = tuple(Evidence(w.signal, "ratio", round(float(w.now[e]), 4), round(float(w.usual[e]), 4),
                               "its own past, else the same mount of other nodes") for w in wrong)
         onset = min(int(stats.run_start(w.rows[:, [e]], window.times, 4)[0]) for w in wrong)
@@ -94,8 +92,7 @@ def _read_only(window: Window, p: Params) -> _Level:
 
 def _usual(window: Window, p: Params, share: Floats, now: Floats) -> Floats:
     """The best of the window, or what most other nodes have at the same mount."""
-    mounts = window.of_kind("mount")
-    peers = stats.peers(now, stats.codes([m.device or "" for m in mounts]))
+    peers = stats.peers(now, shared.device_codes(window.of_kind("mount")))
     return np.fmax(stats.quantile(share, 0.9), np.where(peers.n >= p.peers_min, peers.middle, np.nan))
 
 

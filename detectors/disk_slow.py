@@ -17,7 +17,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import service_times, stats
+from detectors import service_times, shared, stats
 from detectors.stats import Bools, Ints
 
 FAULT = "disk_slow"
@@ -52,12 +52,13 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     disks = window.of_kind("disk")
     if not disks or not len(window.times):
         return []
-    siblings = stats.codes([(d.node, _class(d.device)) for d in disks])
-    namesakes = stats.codes([(d.device, stats.model_of(window, d.node)) for d in disks])
+    siblings = shared.kept("siblings", (disks,), lambda: stats.codes([(d.node, _class(d.device)) for d in disks]))
+    namesakes = shared.model_codes(window, disks, True)
     out: dict[str, Verdict] = {}
+    well = np.zeros(len(disks), bool)
     for took, calls, size in _WAYS:
-        _judge_way(window, params, (took, calls, size), siblings, namesakes, out)
-    return [out[key] for key in sorted(out)]
+        well |= _judge_way(window, params, (took, calls, size), siblings, namesakes, out)
+    return [*out.values(), *shared.clears(disks, shared.without(disks, well, out), FAULT)]
 
 
 def _class(device: str | None) -> str:
@@ -65,17 +66,18 @@ def _class(device: str | None) -> str:
 
 
 def _judge_way(window: Window, p: Params, names: tuple[str, str, str], siblings: Ints, namesakes: Ints,
-               out: dict[str, Verdict]) -> None:
+               out: dict[str, Verdict]) -> Bools:
+    """Adds the faulty ones to `out`; gives bool[disk], those that are well."""
     took, calls, size = names
     block = window.block(calls)
     if calls not in window.blocks or took not in window.blocks:
-        return
+        return np.zeros(len(block.entities), bool)
     rate = block.values
     times = np.where(stats.above(rate, p.calls_min), stats.ratio(window.values(took), rate), np.nan)
     active = ~np.isnan(times)
     moved, asked = _both(window, size), _both(window, calls)
     load = np.where(active, np.where(np.isnan(moved), asked, moved), np.nan)
-    intervals = stats.interval_ticks(block, window.step_seconds)
+    intervals = stats.intervals_of(window, calls)
     ticks = window.ticks(p.window_seconds)
     found = service_times.compared(times, load, intervals, ticks)
     mean = stats.ratio(_recent(window.values(took), active, ticks), _recent(rate, active, ticks))
@@ -85,20 +87,17 @@ def _judge_way(window: Window, p: Params, names: tuple[str, str, str], siblings:
     apart = stats.above(found.now, p.peers_factor * peers)
     own = stats.above(found.now, p.own_factor * found.before)
     slow = apart & np.where(np.isnan(found.before), stats.above(found.now, p.alone_factor * peers), own)
-    onsets = stats.run_start(_symptom(times, p, peers, found.before), window.times, 4)
-    judged = block.fresh() & ~np.isnan(found.now) & (n >= p.peers_min)
-    for e in np.flatnonzero(judged):
+    judged = block.fresh() & ~np.isnan(found.now) & (n >= p.peers_min) & shared.loud(window, block.entities)
+    columns = stats.columns_where(judged & slow)
+    symptom = _symptom(times[:, columns], p, peers[columns], found.before[columns])
+    for e, onset in zip(columns.tolist(), stats.run_start(symptom, window.times, 4).tolist(), strict=True):
         disk = block.entities[e]
-        if disk.node in window.silent_nodes:
-            continue
-        known = out.get(disk.key)
-        if not slow[e]:
-            out.setdefault(disk.key, Verdict(disk, FAULT, "clear", reason="clear"))
-        elif known is None or known.state != "faulty":
+        if disk.key not in out:
             rows = (stats.evidence(took, mean[e] * rate[-1, e] if np.isfinite(rate[-1, e]) else mean[e], None, "its own calls",
                                    f"{found.now[e] * 1000:.3g} ms a call, {peers[e] * 1000:.3g} ms on {n[e]} disks at like load"
                                    + (f", {found.before[e] * 1000:.3g} ms before" if np.isfinite(found.before[e]) else "")),)
-            out[disk.key] = Verdict(disk, FAULT, "faulty", TICKET, rows, "calls_slow", onset_at=int(onsets[e]))
+            out[disk.key] = Verdict(disk, FAULT, "faulty", TICKET, rows, "calls_slow", onset_at=int(onset))
+    return judged & ~slow
 
 
 def _symptom(times: Floats, p: Params, peers: Floats, before: Floats) -> Bools:

@@ -14,7 +14,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 
 FAULT = "ecc_correctable_storm"
 
@@ -38,20 +38,16 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     if not len(window.times):
         return []
     span = stats.span_of(window, "gpu.ecc_correctable_per_second", params.window_seconds)
-    fresh = block.fresh() & ~np.isnan(span.mean)
+    known = block.fresh() & ~np.isnan(span.mean) & shared.loud(window, block.entities)
     storm = stats.above(span.mean, params.rate) & stats.above(span.low, 1e-9)
-    onsets = stats.run_start(stats.above(block.values, 1e-9), window.times, 8)
-    out = []
-    for e in np.flatnonzero(fresh):
+    out = shared.clears(block.entities, known & ~storm, FAULT)
+    columns = stats.columns_where(known & storm)
+    onsets = stats.run_start(stats.above(block.values[:, columns], 1e-9), window.times, 8)
+    for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         gpu = block.entities[e]
-        if gpu.node in window.silent_nodes:
-            continue
-        if not storm[e]:
-            out.append(Verdict(gpu, FAULT, "clear", reason="clear"))
-            continue
         severity = 0.6 if span.mean[e] >= params.degraded else 0.3
         rows = (stats.evidence("gpu.ecc_correctable_per_second", span.mean[e], 0.0, "a healthy part: one in months"),)
-        out.append(Verdict(gpu, FAULT, "faulty", severity, rows, "error_rate", onset_at=int(onsets[e])))
+        out.append(Verdict(gpu, FAULT, "faulty", severity, rows, "error_rate", onset_at=int(onset)))
     return out
 
 

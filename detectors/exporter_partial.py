@@ -17,7 +17,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Target, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.exporters import ANSWERS, BROKEN, Exporters, exporters_of
 from detectors.stats import Bools
 
@@ -98,21 +98,20 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         if verdict.target.node not in unsettled and verdict.target.node not in out:
             bad.setdefault(verdict.target.key, verdict)
     spoken = {v.target.key: v for v in (*out.values(), *bad.values())}
+    well: list[Verdict] = []
     for kind in ("gpu", "node"):
         parts = lost[kind].parts
-        for e in np.flatnonzero(shown[kind]):
-            part = parts[e]
-            if part.key not in spoken and part.node not in window.silent_nodes and part.node not in unsettled:
-                spoken[part.key] = Verdict(part, FAULT, "clear", reason="clear")
-    for node in sorted({g.node for g in lost["gpu"].parts if g.node} - {n.node for n in lost["node"].parts}):
-        target = Target("node", node)  # a node of which only its GPUs are known
-        if target.key not in spoken and any(k in spoken for k in _gpu_keys(lost["gpu"], node)):
-            spoken[target.key] = Verdict(target, FAULT, "clear", reason="clear")
-    return [spoken[key] for key in sorted(spoken)]
-
-
-def _gpu_keys(lost: _Lost, node: str) -> list[str]:
-    return [g.key for g in lost.parts if g.node == node]
+        clear = shared.without(parts, shown[kind] & shared.loud(window, parts) & ~shared.of_nodes(parts, unsettled), spoken)
+        well += shared.clears(parts, clear, FAULT)
+    gpus = shared.columns_by_node(lost["gpu"].parts)
+    lone = {node for node in gpus if node} - shared.columns_by_node(lost["node"].parts).keys()
+    if lone:
+        said = spoken.keys() | {verdict.target.key for verdict in well}
+        for node in sorted(lone):
+            target = Target("node", node)  # a node of which only its GPUs are known
+            if target.key not in spoken and any(lost["gpu"].parts[e].key in said for e in gpus[node].tolist()):
+                well.append(Verdict(target, FAULT, "clear", reason="clear"))
+    return [*spoken.values(), *well]
 
 
 def _lost(window: Window, kind: str, p: Params) -> _Lost:
@@ -194,10 +193,10 @@ def _broken_pages(window: Window, exporters: Exporters, p: Params) -> dict[str, 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 def _of_gpus(window: Window, lost: _Lost, exporters: Exporters, p: Params) -> Iterable[Verdict]:
-    divided = _divided(lost.parts)
     hit = np.flatnonzero((lost.gone & lost.here).any(axis=0))
     if not len(hit):
         return
+    divided = _divided(lost.parts)
     nodes: dict[str, list[int]] = {}
     for e in hit:
         gpu = lost.parts[e]
@@ -286,17 +285,14 @@ def _renamed(window: Window, lost: _Lost, columns: list[int], exporters: Exporte
 def _of_hosts(window: Window, lost: Mapping[str, _Lost], exporters: Exporters, p: Params) -> Iterable[Verdict]:
     """Families of the host that are gone: of the node itself, or of all its NICs at once (one alone is another matter)."""
     nic, node = lost["nic"], lost["node"]
-    of_nics: dict[str, list[int]] = {}
-    for e, part in enumerate(nic.parts):
-        if part.node is not None:
-            of_nics.setdefault(part.node, []).append(e)
+    of_nics = shared.columns_by_node(nic.parts)
     gone_nics = {nic.parts[e].node for e in np.flatnonzero((nic.gone & nic.here).any(axis=0))}
     hit = {node.parts[e].node: int(e) for e in np.flatnonzero((node.gone & node.here).any(axis=0))}
     for name in sorted(n for n in set(hit) | gone_nics if n is not None and n not in window.silent_nodes):
         found: list[tuple[_Lost, list[int]]] = [(node, [hit[name]])] if name in hit else []
-        whole = _whole_families(nic, of_nics.get(name, []))
+        whole = _whole_families(nic, of_nics[name].tolist() if name in of_nics else [])
         if whole is not None:
-            found.append((whole, of_nics[name]))
+            found.append((whole, of_nics[name].tolist()))
         told = [(one, columns) for one, columns in found
                 if not _booted_since(window, name, _first_gone(one, columns))
                 and not _renamed(window, one, columns, exporters, name, p)]

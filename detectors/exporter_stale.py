@@ -16,9 +16,10 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Target, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 
 FAULT = "exporter_stale"
+LIVELY_ROWS = 8  # within two minutes nearly all lively values have changed
 # What flickers on any GPU that is powered.
 _LIVELY = ("gpu.power_watts", "gpu.temperature_celsius", "gpu.memory_temperature_celsius", "gpu.sm_clock_hertz",
            "gpu.tensor_active_ratio", "gpu.graphics_active_ratio", "gpu.memory_used_bytes")
@@ -49,7 +50,7 @@ def _by_clock(window: Window, p: Params) -> list[Verdict]:
     if not len(block.entities) or not len(window.times):
         return []
     values = stats.filled(block.values)
-    moved = _changes(values)
+    moved = _changes(block.values, values)
     interval = np.where(np.isnan(block.interval_seconds), float(window.step_seconds), block.interval_seconds)
     needed = np.ceil(np.maximum(p.clock_seconds, p.clock_pages * interval) / window.step_seconds)
     out = []
@@ -80,19 +81,24 @@ def _by_power(window: Window, params: Params) -> list[Verdict]:
     fine = (np.nan_to_num(power.values) % 1.0 > 0).any(axis=0)
     shown = power.fresh() & ~np.isnan(power.last) & (fine | energy)
     moved = _moved_at(window)
-    nodes: dict[str, list[int]] = {}
-    for e, gpu in enumerate(gpus):
-        if shown[e] and gpu.node is not None and gpu.node not in window.silent_nodes:
-            nodes.setdefault(gpu.node, []).append(e)
-    out = []
-    for node, columns in sorted(nodes.items()):
+    names, places = shared.node_names(gpus)
+    counted = shown & shared.loud(window, gpus)
+    newest = np.full(len(names), -1.0)
+    np.maximum.at(newest, places[counted], moved[counted])
+    spoken = np.zeros(len(names), bool)
+    spoken[places[counted]] = True
+    quick = (len(window.times) - 1 - newest) * window.step_seconds < params.still_seconds
+    named = shared.kept("nodes of GPUs", (gpus,), lambda: tuple(Target("node", name) for name in names))
+    given = np.array([name is not None for name in names], bool)
+    out = shared.clears(named, spoken & quick & given, FAULT)
+    mine = shared.columns_by_node(gpus)
+    for node in sorted(name for name, slow in zip(names, spoken & ~quick, strict=True) if slow and name is not None):
+        columns = mine[node][counted[mine[node]]]
         known = stats.count(power.values[-ticks:, columns])
         last = moved[columns].max()
         still = (len(window.times) - 1 - last) * window.step_seconds
         target = Target("node", node)
-        if still < params.still_seconds:
-            out.append(Verdict(target, FAULT, "clear", reason="clear"))
-        elif int(known.min()) >= 0.8 * ticks and last >= 0:
+        if int(known.min()) >= 0.8 * ticks and last >= 0:
             level = float(power.last[columns].mean())
             rows = (stats.evidence("gpu.power_watts", level, None, "a value that flickers",
                                    f"no value of {len(columns)} GPUs has changed for {still / 60:.0f} minutes"),)
@@ -104,21 +110,38 @@ def _moved_at(window: Window) -> Floats:
     """float64[gpu]: the newest tick at which any lively value of the GPU changed, -1 = none was seen to."""
     newest = np.full(len(window.of_kind("gpu")), -1.0)
     for signal in _LIVELY:
-        newest = np.maximum(newest, _changes(stats.filled(window.values(signal))))
+        if signal in window.blocks:
+            newest = np.maximum(newest, _changes(window.values(signal)))
     energy = window.values("gpu.energy_watts")
-    if energy.size:
-        rows = np.arange(len(energy))[:, None]
-        newest = np.maximum(newest, np.where(stats.above(energy, 1e-6), rows, -1).max(axis=0))
+    if energy.size and "gpu.energy_watts" in window.blocks:
+        newest = np.maximum(newest, _newest(stats.above(energy, 1e-6)))
     return newest
 
 
-def _changes(values: Floats) -> Floats:
-    """float64[entity]: the newest tick whose value differs from the one before, -1 = none."""
-    if len(values) < 2:
-        return np.full(values.shape[1], -1.0)
-    differs = (values[1:] != values[:-1]) & ~np.isnan(values[1:]) & ~np.isnan(values[:-1])
-    rows = np.arange(1, len(values))[:, None]
-    return np.asarray(np.where(differs, rows, -1).max(axis=0), np.float64)
+def _newest(flags: stats.Bools) -> Floats:
+    """float64[entity]: the newest row that is true, -1 = none."""
+    last = len(flags) - 1 - np.argmax(flags[::-1], axis=0)
+    return np.asarray(np.where(flags.any(axis=0), last, -1), np.float64)
+
+
+def _changes(values: Floats, whole: Floats | None = None) -> Floats:
+    """float64[entity]: the newest tick whose value differs from the known one before, -1 = none. whole: `values` filled.
+
+    Most change at each tick or two: the window is looked through only for those that did not in its last rows.
+    """
+    n = len(values)
+    out = np.full(values.shape[1], -1.0)
+    if n < 2:
+        return out
+    tail = stats.filled(values[-LIVELY_ROWS:])
+    newest = _newest((tail[1:] != tail[:-1]) & ~np.isnan(tail[1:]) & ~np.isnan(tail[:-1]))
+    out = np.where(newest >= 0, newest + n - len(tail) + 1, -1.0)
+    columns = np.flatnonzero(newest < 0)
+    if len(columns) and n > len(tail):
+        some = stats.filled(values[:, columns]) if whole is None else whole[:, columns]
+        found = _newest((some[1:] != some[:-1]) & ~np.isnan(some[1:]) & ~np.isnan(some[:-1]))
+        out[columns] = np.where(found >= 0, found + 1, -1.0)
+    return out
 
 
 PLUGIN = DetectorPlugin(

@@ -56,6 +56,10 @@ def exporters_of(window: Window, intervals: float = 4.0, seconds: float = 90.0) 
 
 def withdrawn(window: Window) -> frozenset[str]:
     """Nodes out of service: by the inventory, by the scheduler (no new work), or drained and not given back."""
+    return window.once("withdrawn", lambda: _withdrawn(window))
+
+
+def _withdrawn(window: Window) -> frozenset[str]:
     state = window.block("node.scheduler_state")
     found = {state.entities[e].node for e in np.flatnonzero(state.last == 1.0)}
     for event in window.events_of("drain", "undrain"):

@@ -8,6 +8,7 @@ that is killed, are in nobody's list that is taken by default.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,11 +17,14 @@ import numpy as np
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
 from core.xids import xids
-from detectors import stats
+from detectors import shared, stats
+from detectors.stats import Bools
 
 # The log and the gauge tell of one event at different times: the exporter's cycle is 30 s, a slow scrape 60 s more.
 SAME_MS = 120_000
 FATAL = 0.9
+# While a finding is open on a part its minutes are left out of its past: a past that has minutes of these last seconds has none.
+OPEN_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +40,17 @@ class Fatal:
 def of_fault(window: Window, fault: str, vendor: str) -> list[Fatal]:
     """The fatal events of the fault in the window, in time order, each once."""
     table = xids()
-    shown = {gpu.key: gpu for gpu in window.of_kind("gpu")}
+    parts = window.of_kind("gpu")
+    places = shared.by_key(parts)
     found: list[Fatal] = []
     for event in window.events_of("xid"):
         code = event.fields.get("xid")
         row = table.get(code) if isinstance(code, int) else None
         told = event.fields.get("fatal")
         if row is not None and row.fault == fault and row.fatal(vendor, told if isinstance(told, bool) else None):
-            found.append(Fatal(event.at, shown.get(event.target.key, event.target), row.code, event.line))
-    for at, gpu, code in _from_gauge(window):
+            e = places.get(event.target.key)
+            found.append(Fatal(event.at, event.target if e is None else parts[e], row.code, event.line))
+    for at, gpu, code in window.once("xids of the gauge", lambda: tuple(_from_gauge(window))):
         row = table.get(code)
         if row is None or row.fault != fault or not row.fatal(vendor, None):
             continue
@@ -73,25 +79,43 @@ def _from_gauge(window: Window) -> Iterator[tuple[int, Target, int]]:
 
 
 def judge(window: Window, fault: str, vendor: str, worked_seconds: float, reason: str = "fatal_xid") -> list[Verdict]:
-    """A verdict for each GPU that met a fatal event of the fault in the window."""
+    """A verdict for each GPU that met a fatal event of the fault in the window, and for those whose gauge shows none."""
+    met = met_by(window, fault, vendor, worked_seconds, reason)
+    return [*met.words.values(), *shared.clears(window.of_kind("gpu"), met.none, fault)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Met:
+    """words: verdicts on GPUs that met an event, by key. none: bool[gpu], whose gauge is shown and which met none."""
+
+    words: dict[str, Verdict]
+    none: Bools
+
+
+def met_by(window: Window, fault: str, vendor: str, worked_seconds: float, reason: str = "fatal_xid") -> Met:
+    """What `judge` says, the GPUs that met nothing as an array."""
     newest: dict[str, Fatal] = {}
     counts: dict[str, int] = {}
     for one in of_fault(window, fault, vendor):
         newest[one.gpu.key] = one
         counts[one.gpu.key] = counts.get(one.gpu.key, 0) + 1
-    boots, gauge = _boots(window), window.block("gpu.xid")
-    shown = {gauge.entities[e].key for e in np.flatnonzero(gauge.fresh() & ~np.isnan(gauge.last))}
-    out = [Verdict(gpu, fault, "clear", reason="clear") for gpu in gauge.entities
-           if gpu.key in shown and gpu.key not in newest and gpu.node not in window.silent_nodes]
+    gauge = window.block("gpu.xid")
+    shown = gauge.fresh() & ~np.isnan(gauge.last)
+    none = shown & shared.loud(window, gauge.entities)
+    places = shared.by_key(gauge.entities)
+    out: dict[str, Verdict] = {}
     for key in sorted(newest):
-        one = newest[key]
-        if one.gpu.node in window.silent_nodes or (one.line is None and key not in shown):
+        one, e = newest[key], places.get(key)
+        if e is not None:
+            none[e] = False
+        if one.gpu.node in window.silent_nodes or (one.line is None and (e is None or not shown[e])):
             continue
-        if boots.get(one.gpu.node or "", -1) > one.at or worked(window, one.gpu, one.at, worked_seconds):
-            out.append(Verdict(one.gpu, fault, "clear", reason="clear"))
+        if (booted_at(window, one.gpu.node) > one.at or worked(window, one.gpu, one.at, worked_seconds)
+                or _over(window, one, worked_seconds)):
+            out[key] = Verdict(one.gpu, fault, "clear", reason="clear")
             continue
-        out.append(Verdict(one.gpu, fault, "faulty", FATAL, evidence(one, counts[key]), reason, True, one.at))
-    return out
+        out[key] = Verdict(one.gpu, fault, "faulty", FATAL, evidence(one, counts[key]), reason, True, one.at)
+    return Met(out, none)
 
 
 def evidence(one: Fatal, times: int) -> tuple[Evidence, ...]:
@@ -109,16 +133,16 @@ def _boots(window: Window) -> dict[str, int]:
         node = event.target.node or ""
         found[node] = max(found.get(node, -1), _boot_ms(event))
     block = window.block("node.boot_time_seconds")
-    for e, seconds in enumerate(block.last):
-        if not np.isnan(seconds):
-            node = block.entities[e].node or ""
+    for part, seconds in zip(block.entities, block.last.tolist(), strict=True):
+        if not math.isnan(seconds):
+            node = part.node or ""
             found[node] = max(found.get(node, -1), int(seconds * 1000))
     return found
 
 
 def booted_at(window: Window, node: str | None) -> int:
     """The newest boot of the node, ms; -1 = none is known."""
-    return _boots(window).get(node or "", -1)
+    return window.once("boots", lambda: _boots(window)).get(node or "", -1)
 
 
 def _boot_ms(event: Event) -> int:
@@ -126,13 +150,27 @@ def _boot_ms(event: Event) -> int:
     return int(float(seconds) * 1000) if isinstance(seconds, (int, float)) else event.at
 
 
+def _over(window: Window, one: Fatal, seconds: float) -> bool:
+    """The GPU worked for long enough at some time since the event, so that its rest now says nothing; or the event is older than
+    the window and no finding is open on the GPU, whose last minutes count as its past therefore."""
+    column = shared.by_key(window.of_kind("gpu")).get(one.gpu.key)
+    if column is None:
+        return False
+    if one.at < int(window.times[0]) and window.baseline_of is not None:
+        return bool(window.baseline("gpu.utilization_ratio", OPEN_SECONDS).n[column] >= 3)
+    told = window.times > one.at
+    busy = stats.above(window.values("gpu.utilization_ratio")[told, column], 0.5)
+    idle = np.flatnonzero(~np.concatenate([[False], busy, [False]]))
+    return bool(np.diff(idle).max(initial=1) - 1 >= window.ticks(seconds))
+
+
 def worked(window: Window, gpu: Target, at: int, seconds: float) -> bool:
     """Whether the GPU has been at work for `seconds` in a row up to now, after `at` (ms)."""
     if window.end - at < seconds * 1000:
         return False
     block = window.block("gpu.utilization_ratio")
-    for e, one in enumerate(block.entities):
-        if one.key == gpu.key:
-            tail = block.values[-window.ticks(seconds):, e]
-            return bool(len(tail) and np.isfinite(tail).mean() > 0.8 and np.nanmin(tail) > 0.5)
-    return False
+    e = shared.by_key(block.entities).get(gpu.key)
+    if e is None:
+        return False
+    tail = block.values[-window.ticks(seconds):, e]
+    return bool(len(tail) and np.isfinite(tail).mean() > 0.8 and np.nanmin(tail) > 0.5)

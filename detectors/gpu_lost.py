@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
-from detectors import fatal_events
+from detectors import fatal_events, shared
 
 FAULT = "gpu_lost"
 # Series that every exporter has of every GPU that it sees.
@@ -47,28 +47,36 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     interval = np.where(np.isnan(known), float(window.step_seconds), known)
     here = ages <= np.maximum(2.5 * interval, 30.0)
     gone = np.isfinite(ages) & (ages > np.maximum(params.missed_intervals * interval, params.gone_seconds))
-    told = {v.target.key: v for v in fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)}
+    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
     lines = {(e.target.node, e.target.key): e for e in window.events_of("gpu_lost")}
-    alive_nodes = {gpus[e].node for e in np.flatnonzero(here)}
-    for e, gpu in enumerate(gpus):
-        if gpu.node in window.silent_nodes:
+    loud = shared.loud(window, gpus)
+    clear = here & loud
+    for (node, key), line in lines.items():
+        e = shared.by_key(gpus).get(key)
+        if e is None or gpus[e].node != node or not loud[e]:
             continue
-        line = lines.get((gpu.node, gpu.key))
         if here[e]:
-            recent = line is not None and window.end - line.at < params.gone_seconds * 1000
-            if not recent:
-                out[gpu.key] = Verdict(gpu, FAULT, "clear", reason="clear")
-        elif line is not None:
-            out[gpu.key] = _told(gpu, line)
-        elif gone[e] and gpu.node in alive_nodes:
+            clear[e] = window.end - line.at >= params.gone_seconds * 1000
+        else:
+            out[key] = _told(gpus[e], line)
+    missing = np.flatnonzero(loud & gone & ~here).tolist()
+    alive_nodes = {gpus[e].node for e in np.flatnonzero(here)} if missing else set()
+    for e in missing:
+        gpu = gpus[e]
+        if gpu.key not in out and gpu.node in alive_nodes:
             age = Evidence("gpu_lost", "count", 1.0, 0.0, "a GPU that its exporter shows",
                            f"its newest sample is {ages[e]:.0f} s old, those of its siblings are fresh")
             out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (age,), "vanished",
                                    onset_at=int(window.end - ages[e] * 1000))
-    for key, verdict in told.items():
-        if verdict.state == "faulty" or key not in out:
+    said = ~shared.without(gpus, np.ones(len(gpus), bool), out)
+    clear |= met.none & ~said
+    for key, verdict in met.words.items():
+        e = shared.by_key(gpus).get(key)
+        if verdict.state == "faulty" or (key not in out and (e is None or not clear[e])):
             out[key] = verdict
-    return [out[key] for key in sorted(out)]
+            if e is not None:
+                clear[e] = False
+    return [*out.values(), *shared.clears(gpus, clear, FAULT)]
 
 
 def _told(gpu: Target, line: Event) -> Verdict:

@@ -19,7 +19,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import gpus, stats
+from detectors import gpus, shared, stats
 from detectors.stats import Bools, Ints
 
 FAULT = "gpu_memory_leaked"
@@ -95,15 +95,17 @@ def _rest(window: Window, p: Params) -> _Rest:
     still = stats.below(stats.quantile(used_rows, 1.0) - stats.quantile(used_rows, 0.0), p.moved_bytes)
     idle = stats.below(stats.quantile(window.values("gpu.utilization_ratio")[-rows:], 1.0), p.idle)
     for signal in ("gpu.graphics_active_ratio", "gpu.sm_active_ratio", "gpu.tensor_active_ratio"):
-        idle &= ~stats.above(stats.quantile(window.values(signal)[-rows:], 1.0), p.idle)
-    mig = stats.above(window.last("gpu.mig_enabled"), 0.5) | np.array(["/" in (g.id or "") for g in parts], bool)
+        if signal in window.blocks:
+            idle &= ~stats.above(stats.quantile(window.values(signal)[-rows:], 1.0), p.idle)
+    mig = stats.above(window.last("gpu.mig_enabled"), 0.5) | shared.kept(
+        "instances", (parts,), lambda: np.array(["/" in (g.id or "") for g in parts], bool))
     fresh = window.block("gpu.memory_used_bytes").fresh() & window.block("gpu.utilization_ratio").fresh()
     calm = known & still & idle & fresh & ~mig & gpus.loud(window)
-    power, clock = (stats.median(window.values(f"gpu.{n}")[-rows:]) for n in ("power_watts", "sm_clock_hertz"))
     bare = calm & stats.below(used, p.held_bytes)
     if not (calm & ~bare).any():
         nothing = np.full(len(parts), np.nan)
         return _Rest(calm, used, np.zeros(len(parts), bool), nothing, np.zeros(len(parts), np.int64))
+    power, clock = (stats.median(window.values(f"gpu.{n}")[-rows:]) for n in ("power_watts", "sm_clock_hertz"))
     model = stats.codes([stats.model_of(window, g.node) or g.node for g in parts])
     nodes = gpus.nodes(window)
     floor, watts, hertz, others = _others(bare, nodes, model, (used, power, clock), p)
@@ -195,7 +197,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
                & window.block("gpu.memory_used_bytes").fresh() & window.block("gpu.utilization_ratio").fresh())
     empty = rest.resting & stats.below(rest.used, params.held_bytes / 2)
     kept = {one.column: one for one in _kept(window, params)}
-    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(empty | working) if e not in kept]
+    well = empty | working
+    well[list(kept)] = False
+    out = shared.clears(parts, well, FAULT)
     for one in kept.values():
         row = stats.evidence("gpu.memory_used_bytes", one.used, 0.0, "the other GPUs of its node, in each of two pauses between runs")
         out.append(Verdict(parts[one.column], FAULT, "faulty", 0.3, (row,), "held_between_runs", onset_at=one.onset))

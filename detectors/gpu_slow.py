@@ -17,7 +17,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, JobState, Verdict
 from core.window import Window
-from detectors import gpus, stats, straggler
+from detectors import gpus, shared, stats, straggler
 from detectors.slow_reasons import reason_of
 from detectors.stats import Bools, Ints
 
@@ -75,24 +75,22 @@ def _by_time(window: Window, p: Params) -> tuple[list[Verdict], Bools]:
     timed = np.zeros(len(parts), bool)
     if TIMED not in window.blocks or not ranks:
         return [], timed
-    where = {(g.node, g.device): e for e, g in enumerate(parts)}
+    where = shared.kept("places of GPUs", (parts,), lambda: {(g.node, g.device): e for e, g in enumerate(parts)})
+    of_rank = shared.kept("GPUs of ranks", (parts, ranks), lambda: np.array(
+        [where.get((rank.node, rank.device), -1) for rank in ranks], np.int64))
     known = gpus.loud(window) & gpus.fresh(window, "gpu.sm_clock_hertz", *ACTIVITY, "gpu.power_watts")
-    out = []
+    well = np.zeros(len(parts), bool)
+    out: list[Verdict] = []
     jobs = []
     for job in window.jobs:
         if not job.running or job.silent or not job.ranks:
             continue
         columns = np.array(job.ranks, np.int64)
         lead = _lead(window, job, columns)
-        for column in columns[~np.isnan(lead)].tolist():
-            e = where.get((ranks[column].node, ranks[column].device))
-            if e is not None:
-                timed[e] = True
+        told, calm = of_rank[columns[~np.isnan(lead)]], of_rank[columns[stats.below(lead, p.slow / 2)]]
+        timed[told[told >= 0]] = True
         odd = stats.above(lead, 0.6 * p.slow)
-        for column in columns[stats.below(lead, p.slow / 2)].tolist():
-            e = where.get((ranks[column].node, ranks[column].device))
-            if e is not None and known[e]:
-                out.append(Verdict(parts[e], FAULT, "clear", reason="clear"))
+        well[calm[calm >= 0]] = True
         if odd.any():
             jobs.append(replace(job, ranks=_enough(columns, odd, lead)))
     for said in straggler.judge(replace(window, jobs=tuple(jobs)), straggler.Params(slow=p.slow)) if jobs else ():
@@ -101,8 +99,7 @@ def _by_time(window: Window, p: Params) -> tuple[list[Verdict], Bools]:
             word = _examine(window, e, said, p)
             if word is not None:
                 out.append(word)
-    faulty = {v.target.key for v in out if v.state == "faulty"}
-    return [v for v in out if v.state == "faulty" or v.target.key not in faulty], timed
+    return [*out, *shared.clears(parts, shared.without(parts, well & known, (v.target.key for v in out)), FAULT)], timed
 
 
 def _lead(window: Window, job: JobState, columns: Ints) -> Floats:
@@ -110,7 +107,10 @@ def _lead(window: Window, job: JobState, columns: Ints) -> Floats:
     work = window.values(TIMED)[-6:, columns]
     now = stats.median(np.where(stats.above(work, 1e-9), work, np.nan))
     now = np.where(window.block(TIMED).fresh()[columns], now, np.nan)
-    numbers = np.array([r.rank if (r := window.of_kind("rank")[c]).rank is not None else i for i, c in enumerate(columns)], np.int64)
+    ranks = window.of_kind("rank")
+    numbers = shared.kept("numbers of ranks", (ranks,), lambda: np.array(
+        [-1 if rank.rank is None else rank.rank for rank in ranks], np.int64))[columns]
+    numbers = np.where(numbers < 0, np.arange(len(columns)), numbers)
     stage = numbers // max(1, -(-len(columns) // max(1, job.pp)))
     return stats.ratio(now, stats.peers(now, stage).middle) - 1.0
 
@@ -210,7 +210,7 @@ def _by_activity(window: Window, p: Params, timed: Bools) -> list[Verdict]:
     odd = enough & stats.above(lead, 1.0 + 0.6 * p.stands_out)
     faulty = _held_on(window, signal, odd, now, groups, p)
     clear = enough & ~odd
-    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(clear)]
+    out = shared.clears(parts, clear, FAULT)
     for e, onset in faulty.items():
         row = stats.evidence(signal, float(now[e]), float(peers.middle[e]), f"median of {peers.n[e]} peers, which fell")
         clock = stats.evidence("gpu.sm_clock_hertz", float(window.last("gpu.sm_clock_hertz")[e]), None, "as high as before")

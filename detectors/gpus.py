@@ -10,7 +10,7 @@ import numpy as np
 
 from core.types import Floats
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Bools, Ints, Span
 
 THERMAL_BITS = 0x20 | 0x40  # signals.md §2.1: software and hardware thermal slowdown
@@ -24,6 +24,10 @@ GIB = float(1 << 30)
 
 def groups(window: Window) -> Ints:
     """int[gpu]: equal for peers."""
+    return window.once("peer GPUs", lambda: _groups(window))
+
+
+def _groups(window: Window) -> Ints:
     jobs = stats.node_jobs(window)
     used, free = window.last("gpu.memory_used_bytes"), window.last("gpu.memory_free_bytes")
     # Reserved memory differs by megabytes, models by gigabytes.
@@ -42,7 +46,7 @@ def groups(window: Window) -> Ints:
 
 def nodes(window: Window) -> Ints:
     """int[gpu]: equal for GPUs of one node."""
-    return stats.codes([g.node or "" for g in window.of_kind("gpu")])
+    return shared.node_names(window.of_kind("gpu"))[1]
 
 
 def share_of(flags: Bools, known: Bools, of: Ints) -> Floats:
@@ -60,10 +64,14 @@ def count_of(known: Bools, of: Ints) -> Ints:
 
 def bits_span(window: Window, mask: int, seconds: float) -> Span:
     """How often one of the bits of `mask` is set, as a share of the samples; NaN where the reasons are not shown."""
+    return window.once(("bits", mask, seconds), lambda: _bits_span(window, mask, seconds))
+
+
+def _bits_span(window: Window, mask: int, seconds: float) -> Span:
     block = window.block("gpu.throttle_reasons_bits")
     rows = block.values[-_rows(window, block.interval_seconds, seconds):]
     on = np.where(np.isnan(rows), np.nan, (np.nan_to_num(rows).astype(np.int64) & mask) > 0)
-    return stats.span(on, stats.interval_ticks(block, window.step_seconds), window.ticks(seconds))
+    return stats.span(on, stats.intervals_of(window, "gpu.throttle_reasons_bits"), window.ticks(seconds))
 
 
 def _rows(window: Window, intervals: Floats, seconds: float) -> int:
@@ -77,6 +85,10 @@ def span(window: Window, signal: str, seconds: float) -> Span:
 
 def working(window: Window, seconds: float, busy: float) -> Bools:
     """bool[gpu]: at work in each third of the span: by utilisation, else by power, else by the driver's idle bit."""
+    return window.once(("working", seconds, busy), lambda: _working(window, seconds, busy))
+
+
+def _working(window: Window, seconds: float, busy: float) -> Bools:
     util = span(window, "gpu.utilization_ratio", seconds).low
     power, limit = span(window, "gpu.power_watts", seconds).low, span(window, "gpu.power_limit_watts", seconds).mean
     by_power = power / np.where(np.isnan(limit), 600.0, limit) - 0.35
@@ -108,9 +120,14 @@ def past(window: Window, signal: str, columns: Ints, seconds: float, q: float, w
 
 
 def at_work(window: Window, busy: float = 0.5) -> Bools:
-    """bool[tick, gpu]: at work at that tick, or not known to be otherwise."""
-    util = window.values("gpu.utilization_ratio")
-    return np.isnan(util) | stats.above(util, busy)
+    """bool[tick, gpu], read-only: at work at that tick, or not known to be otherwise."""
+    def make() -> Bools:
+        util = window.values("gpu.utilization_ratio")
+        found = np.isnan(util) | stats.above(util, busy)
+        found.flags.writeable = False
+        return found
+
+    return window.once(("at work", busy), make)
 
 
 def fresh(window: Window, *signals: str) -> Bools:
@@ -123,7 +140,7 @@ def fresh(window: Window, *signals: str) -> Bools:
 
 def loud(window: Window) -> Bools:
     """bool[gpu]: its node is not silent."""
-    return np.array([g.node not in window.silent_nodes for g in window.of_kind("gpu")], bool)
+    return shared.loud(window, window.of_kind("gpu"))
 
 
 # Under a limit of power the board holds the power and lets the clock wander; a clock that is stuck stands, and the power follows

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from core.types import Floats, JobState, Target
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Ints
 
 COMPLETE, PARTIAL, WORKING, SAVING, IDLE, UNKNOWN = "complete", "partial", "working", "saving", "idle", "unknown"
@@ -38,7 +39,7 @@ class Places:
     """Finds the parts of a job. Built once for a window."""
 
     def __init__(self, window: Window) -> None:
-        self._by_node = {kind: _by_node(window.of_kind(kind)) for kind in ("gpu", "nic", "disk", "node")}
+        self._by_node = {kind: shared.kept(("by node", kind), (parts := window.of_kind(kind),), partial(_by_node, parts)) for kind in ("gpu", "nic", "disk", "node")}
         self._gpus = window.of_kind("gpu")
         self._ranks = window.of_kind("rank")
         self._utilization = window.values("gpu.utilization_ratio")

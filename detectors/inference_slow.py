@@ -2,8 +2,8 @@
 
 The time between tokens (else the time of a request without its queueing) is compared with the endpoint's own past at the same
 or a higher load: as many arrivals, requests under way and as much of the cache in use. Load that the past does not show raises
-what is expected: in proportion to the arrivals, with the square root of what is under way (a slow endpoint has more of that
-because it is slow), and moments with more arrivals than ever are left out. An endpoint that is merely busier is healthy. The
+what is expected: in proportion to the arrivals, with the square root of what is under way beyond what is so for being slow (where
+no request waits, a slow endpoint has as many more of them) and with what each of them holds of the cache, and moments with more arrivals than ever are left out. An endpoint that is merely busier is healthy. The
 queue is told as evidence; by itself it only says that more is asked than can be done.
 
 Replicas are one job: that of the inventory, else their model. Which of them are slow is told where they are not the most.
@@ -21,9 +21,10 @@ from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Target, Verdict
 from core.window import Window
 from detectors import stats
-from detectors.stats import Bools
+from detectors.stats import Bools, Ints
 
 FAULT = "inference_slow"
+FREE = 0.5  # requests that wait, on the mean, from which an endpoint may be full
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Params:
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
     """Endpoints over time, float64[tick, endpoint]. taken: seconds between tokens, or of a request; tokens: bool[endpoint],
-    which of the two. running, cache, arrivals: the load, NaN = not told."""
+    which of the two. running, cache, arrivals: the load, NaN = not told; waiting: requests that are not under way yet."""
 
     taken: Floats
     tokens: Bools
     running: Floats
     cache: Floats
     arrivals: Floats
+    waiting: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def _service(window: Window) -> Service:
     running = window.values("job.requests_running")
     running = np.where(np.isnan(running), window.values("job.request_time_ratio"), running)
     return Service(np.where(tokens, gap, request), tokens, running, window.values("job.kv_cache_ratio"),
-                   np.where(np.isnan(first), done, first))
+                   np.where(np.isnan(first), done, first), window.values("job.requests_waiting"))
 
 
 def _suspected(service: Service, p: Params) -> Bools:
@@ -135,8 +137,8 @@ def _slow(service: Service, column: int, p: Params) -> Slow | None:
         return None
     taken = service.taken[rows, column]
     arrivals = _smooth(service.arrivals[rows, column])
-    growth = np.maximum(_ratios(arrivals), np.sqrt(_ratios(service.running[rows, column])))
-    growth = np.maximum(growth, np.sqrt(_ratios(service.cache[rows, column])))
+    running, cache = service.running[rows, column], service.cache[rows, column]
+    growth = np.maximum(_ratios(arrivals), np.sqrt(_ratios(running / _longer(service, rows, column)) * _ratios(stats.ratio(cache, running))))
     for first in range(p.past, len(rows) - p.now + 1):
         if taken[first] < _times(service, column, p) * float(taken[:first].min()):
             continue
@@ -150,6 +152,14 @@ def _slow(service: Service, column: int, p: Params) -> Slow | None:
             return Slow(column, int(rows[first]), float(np.median(taken[first:][usual])), float(np.median(expected[usual])),
                         "slower_at_like_load")
     return None
+
+
+def _longer(service: Service, rows: Ints, column: int) -> Floats:
+    """float64[moment]: how many times as long as usual a request is under way for the answer's slowness alone: so many more of them
+    a slow endpoint has, without more to do. 1 where requests wait to be taken in, or nothing tells that none
+    do: an endpoint that is full may be slow for that."""
+    taken = _smooth(service.taken[rows, column])
+    return np.where(stats.below(service.waiting[rows, column], FREE), taken / float(np.median(taken)), 1.0)
 
 
 def _smooth(values: Floats) -> Floats:

@@ -36,7 +36,9 @@ LEAST_SIGMA = 0.004
 class Pace:
     """columns: the job's ranks; some: those of them that tell the pace. rows: the ticks of the present run at which the
     job trains and a step was finished, ascending. step: seconds a step took at these rows, float64[row], NaN = not told;
-    token: seconds for one token of a rank (where no tokens are told: for one sample of the job), likewise. usual: the usual
+    token: seconds for one token of a rank (where no tokens are told: for one sample of the job), likewise. span: mean seconds
+    of all steps between a row and the one before, by the counter of steps; single: step tells single
+    steps (else it is span). usual: the usual
     step time. started: row at which the run began (0 where the window does not show it)."""
 
     columns: Ints
@@ -44,6 +46,8 @@ class Pace:
     rows: Ints
     step: Floats
     token: Floats
+    span: Floats
+    single: bool
     apart: float
     usual: float
     started: int
@@ -74,7 +78,11 @@ class Change:
 
 
 def read(window: Window, job: JobState) -> Pace | None:
-    """The pace of a job that trains; None where it tells no step, or does something else now."""
+    """The pace of a job that trains; None where it tells no step, or does something else now. Detectors share it."""
+    return window.once(("pace", job), lambda: _read(window, job))
+
+
+def _read(window: Window, job: JobState) -> Pace | None:
     if job.silent or not job.running or not job.ranks or not len(window.times):
         return None
     columns = np.array(job.ranks, np.int64)
@@ -93,14 +101,16 @@ def read(window: Window, job: JobState) -> Pace | None:
     step = _level_of_ranks(each)
     spread = stats.ratio(stats.median(np.abs(each - step[:, None]), axis=1), step)
     apart = float(np.nan_to_num(stats.median(spread))) if len(spread) else 0.0
+    span = _by_counter(window, some, steps, rows, idle)
+    single = not np.isnan(step).all()
     if np.isnan(step).all():
-        step = _by_counter(window, some, steps, rows, idle)
+        step = span
     speed = _level_of_ranks(window.values("rank.tokens_per_second")[rows][:, some])
     token = np.where(speed > 0, 1.0 / np.where(speed > 0, speed, 1.0), np.nan)
     if np.isnan(token).all():
         token = stats.ratio(step, _level_of_ranks(window.values("rank.batch_samples")[rows][:, some]))
     usual = float(stats.median(step)) if len(step) else float("nan")
-    return Pace(columns, some, rows, step, token, apart, usual, started)
+    return Pace(columns, some, rows, step, token, span, single, apart, usual, started)
 
 
 def _level_of_ranks(values: Floats) -> Floats:
@@ -217,22 +227,22 @@ def change(values: Floats, last: int, least: int = 6) -> Change | None:
     middle = float(np.median(values))
     spread = stats.MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
     ordered = np.sort(values)
-    room = max(4.0 * spread, 1.5 * (_at(ordered, 0.9) - _at(ordered, 0.1)), 1e-12)
+    room = max(4.0 * spread, 1.5 * (at_quantile(ordered, 0.9) - at_quantile(ordered, 0.1)), 1e-12)
     calm = np.minimum(np.maximum(values, middle - room), middle + room)
     total = np.cumsum(calm)
     k = np.arange(least, n - last + 1)
     left, right = total[k - 1] / k, (total[-1] - total[k - 1]) / (n - k)
     at = int(k[np.argmax(k * (n - k) * (right - left) ** 2)])
     past, now = np.sort(values[:at]), np.sort(values[at:])
-    before, after = _at(past, LEVEL), _at(now, LEVEL)
+    before, after = at_quantile(past, LEVEL), at_quantile(now, LEVEL)
     calmest, roughest = _sigma(past), _sigma(now)
-    if after > _at(past, 0.975):
+    if after > at_quantile(past, 0.975):
         roughest = min(calmest, roughest)  # it lies beyond the past: that it is rough itself takes nothing away
     error = ERROR * float(np.hypot(calmest / np.sqrt(len(past)), roughest / np.sqrt(len(now))))
-    return Change(at, before, after, error, _highest(values[:at], last), _at(np.sort(values[-last:]), LEVEL))
+    return Change(at, before, after, error, _highest(values[:at], last), at_quantile(np.sort(values[-last:]), LEVEL))
 
 
-def _at(ordered: Floats, q: float) -> float:
+def at_quantile(ordered: Floats, q: float) -> float:
     """The quantile of ascending values, between the two nearest."""
     place = q * (len(ordered) - 1)
     low = int(place)
@@ -242,13 +252,13 @@ def _at(ordered: Floats, q: float) -> float:
 
 def level_of(values: Floats) -> float:
     """The level of float64[n] without NaN, NaN where n is 0."""
-    return _at(np.sort(values), LEVEL) if len(values) else float("nan")
+    return at_quantile(np.sort(values), LEVEL) if len(values) else float("nan")
 
 
 def _sigma(ordered: Floats) -> float:
     """The robust spread below and about the level of ascending values: the long tail above is no noise of a low quantile."""
-    low, level = _at(ordered, 0.1), _at(ordered, LEVEL)
-    half = stats.MAD_TO_SIGMA * float(np.median(np.abs(ordered - _at(ordered, 0.5))))
+    low, level = at_quantile(ordered, 0.1), at_quantile(ordered, LEVEL)
+    half = stats.MAD_TO_SIGMA * float(np.median(np.abs(ordered - at_quantile(ordered, 0.5))))
     # 10 % and 35 % of a normal distribution lie 0.9 sigma apart.
     return max(min(half, (level - low) / 0.9 * 1.5), LEAST_SIGMA * abs(level))
 
@@ -258,7 +268,7 @@ def _highest(past: Floats, last: int) -> float:
     if len(past) < last + 2:
         return level_of(past)
     spans = np.sort(np.lib.stride_tricks.sliding_window_view(past, last), axis=1)
-    return _at(np.sort(spans[:, int(LEVEL * (last - 1))]), 0.9)
+    return at_quantile(np.sort(spans[:, int(LEVEL * (last - 1))]), 0.9)
 
 
 # --- findings that are older than the window --------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A link that goes down and comes back, again and again.
 
 One flap is life: an optic settles, a switch restarts. What counts is repetition, by whatever tells of it: the port's own
-counter of downs, carrier changes, kernel lines, or the state that was seen to fall.
+counter of downs, carrier changes, kernel lines, or the state that was seen to fall. An EFA device shows neither: it is gone
+and comes back (`detectors.ports`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import ports, shared, stats
 
 FAULT = "link_flap"
 
@@ -36,18 +37,17 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     nics = window.of_kind("nic")
     if not nics or not len(window.times):
         return []
-    counts = _downs(window, params)
+    state = ports.state(window)
+    counts = _downs(window, state, params)
     total, recent = counts.sum(axis=0), counts[-window.ticks(params.quiet_seconds):].sum(axis=0)
-    known = np.zeros(len(nics), bool)
-    for signal in ("nic.link_up", "nic.link_downed_per_second", "nic.carrier_changes_per_second"):
-        known |= window.block(signal).fresh() & ~np.isnan(stats.quantile(window.tail(signal, 60.0), 1.0))
-    out = []
-    for e in np.flatnonzero(known):
-        if nics[e].node in window.silent_nodes:
-            continue
-        if total[e] < params.downs or recent[e] <= 0:
-            out.append(Verdict(nics[e], FAULT, "clear", reason="clear"))
-            continue
+    known = ~np.isnan(stats.quantile(state[-window.ticks(60.0):], 1.0))
+    for signal in ("nic.link_downed_per_second", "nic.carrier_changes_per_second"):
+        if signal in window.blocks:
+            known |= window.block(signal).fresh() & ~np.isnan(stats.quantile(window.tail(signal, 60.0), 1.0))
+    known &= shared.loud(window, nics)
+    flaps = ~((total < params.downs) | (recent <= 0))
+    out = shared.clears(nics, known & ~flaps, FAULT)
+    for e in np.flatnonzero(known & flaps):
         first = int(window.times[np.flatnonzero(counts[:, e])[0]])
         rows = (stats.evidence("nic.link_downed_per_second", total[e] / params.window_seconds, 0.0,
                                "a link that stays up", f"{total[e]:.0f} times down in {params.window_seconds / 60:.0f} minutes"),)
@@ -55,7 +55,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     return out
 
 
-def _downs(window: Window, p: Params) -> Floats:
+def _downs(window: Window, state: Floats, p: Params) -> Floats:
     """float64[tick, nic]: how often each went down, by the source that tells of most."""
     ticks = window.ticks(p.window_seconds)
 
@@ -66,7 +66,7 @@ def _downs(window: Window, p: Params) -> Floats:
     downs = np.round(np.nan_to_num(tail("nic.link_downed_per_second")) * step, 3)
     # A down and an up are two changes of the carrier.
     downs = np.maximum(downs, np.nan_to_num(tail("nic.carrier_changes_per_second")) * step / 2)
-    state = stats.filled(tail("nic.link_up"))
+    state = stats.filled(state[-ticks:])
     fell = np.zeros_like(downs)
     if len(state) > 1:
         fell[1:] = stats.above(state[:-1], 0.5) & stats.below(state[1:], 0.5)
@@ -81,7 +81,7 @@ def _told(window: Window, ticks: int) -> Floats:
     """Kernel lines of links that go down, by tick and port."""
     nics = window.of_kind("nic")
     told = np.zeros((ticks, len(nics)))
-    columns = {nic.key: e for e, nic in enumerate(nics)}
+    columns = shared.by_key(nics)
     times = window.times[-ticks:]
     for event in window.events_of("link_down", since=int(times[0]) - window.step_seconds * 1000 + 1):
         e = columns.get(event.target.key)
@@ -92,6 +92,7 @@ def _told(window: Window, ticks: int) -> Floats:
 
 PLUGIN = DetectorPlugin(
     name="link_flap", fault=FAULT, judge=judge, params=Params,
-    needs=(("nic.link_downed_per_second", "nic.carrier_changes_per_second", "nic.link_up", "link_down"),),
+    needs=(("nic.link_downed_per_second", "nic.carrier_changes_per_second", "nic.link_up", "link_down",
+            "nic.rate_bytes_per_second", "nic.received_bytes_per_second"),),
     hold=Hold(on=2, of=3, off=8), must_not=("one flap", "a link that goes down and stays down", "a counter that begins anew"),
 )

@@ -1,4 +1,5 @@
-"""A node that runs out of memory: its kernel kills a process for it, or work stalls for memory while little is left.
+"""A node that runs out of memory: its kernel kills a process for it, or work stalls for memory while little is left, or so long
+that it hardly goes on.
 
 A page cache that shrinks is no pressure; a process that is killed at its own container's limit is told by the same line,
 and is the job owner's to know.
@@ -20,15 +21,20 @@ FAULT = "memory_pressure"
 
 @dataclass(frozen=True)
 class Params:
-    """Sources: signals.md §4 (available below 10 %, any OOM kill), PSI healthy below 0.05.
+    """Sources: signals.md §4 (available below 10 %, any OOM kill), PSI healthy below 0.05; systemd-oomd, which kills at 60 % of
+    memory pressure for 30 s, whatever is left (it is the kernel's word that work stands).
 
     window_seconds: how far back levels are averaged. stalled: share of time in which all work stalls for memory.
-    available: share of memory left below which a stall is pressure. kill_seconds: how long an OOM kill counts.
+    available: share of memory left below which a stall is pressure. standing: share of time in which all work stalls that is
+    pressure whatever is left, in each third of standing_seconds: three and a half times the lost time at which systemd-oomd acts.
+    kill_seconds: how long an OOM kill counts.
     """
 
     window_seconds: float = 120.0
     stalled: float = 0.1
     available: float = 0.1
+    standing: float = 0.35
+    standing_seconds: float = 180.0
     kill_seconds: float = 600.0
 
 
@@ -43,6 +49,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     stalled = stats.span_of(window, "node.memory_stalled_ratio", params.window_seconds)
     left = stats.span_of(window, "node.memory_available_bytes", params.window_seconds).mean / window.last("node.memory_total_bytes")
     pressed = stats.above(stalled.low, params.stalled) & ~stats.above(left, params.available)
+    pressed |= stats.above(stats.span_of(window, "node.memory_stalled_ratio", params.standing_seconds).low, params.standing)
     fresh = (window.block("node.memory_stalled_ratio").fresh() & ~np.isnan(stalled.mean)) | (
         window.block("node.memory_available_bytes").fresh() & ~np.isnan(left))
     onsets = stats.run_start(stats.above(window.values("node.memory_stalled_ratio"), params.stalled / 2), window.times, 4)

@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from detectors import fatal_events, stats
+from detectors import fatal_events, shared, stats
 
 FAULT = "nvlink_errors"
 _COUNTERS = ("gpu.nvlink_errors_per_second", "gpu.nvlink_recoveries_per_second")
@@ -37,24 +37,22 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that met a fatal link error, or shows its link's counters."""
     if not len(window.times):
         return []
-    out = {v.target.key: v for v in fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)
-           if v.state == "faulty"}
+    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
+    out = {key: v for key, v in met.words.items() if v.state == "faulty"}
     gpus = window.of_kind("gpu")
     spans = [stats.span_of(window, signal, params.window_seconds) for signal in _COUNTERS]
     fresh = [window.block(signal).fresh() & ~np.isnan(span.mean) for signal, span in zip(_COUNTERS, spans, strict=True)]
     going_on = [stats.above(span.mean, params.rate) & stats.above(span.low, 1e-9) for span in spans]
-    symptom = stats.above(window.values(_COUNTERS[0]), 1e-9) | stats.above(window.values(_COUNTERS[1]), 1e-9)
+    shown = shared.without(gpus, np.logical_or.reduce(fresh) & shared.loud(window, gpus), out)
+    hit = shown & np.logical_or.reduce([bad & ok for bad, ok in zip(going_on, fresh, strict=True)])
+    columns = stats.columns_where(hit)
+    symptom = np.logical_or(*(stats.above(window.values(counter)[:, columns], 1e-9) for counter in _COUNTERS))
     onsets = stats.run_start(symptom, window.times, 8)
-    for e, gpu in enumerate(gpus):
-        if gpu.node in window.silent_nodes or gpu.key in out or not any(one[e] for one in fresh):
-            continue
+    for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         rows = tuple(stats.evidence(signal, span.mean[e], 0.0, "a link without errors")
                      for signal, span, bad, ok in zip(_COUNTERS, spans, going_on, fresh, strict=True) if bad[e] and ok[e])
-        if rows:
-            out[gpu.key] = Verdict(gpu, FAULT, "faulty", 0.6, rows, "link_errors", onset_at=int(onsets[e]))
-        else:
-            out[gpu.key] = Verdict(gpu, FAULT, "clear", reason="clear")
-    return [out[key] for key in sorted(out)]
+        out[gpus[e].key] = Verdict(gpus[e], FAULT, "faulty", 0.6, rows, "link_errors", onset_at=int(onset))
+    return [*out.values(), *shared.clears(gpus, shown & ~hit, FAULT)]
 
 
 PLUGIN = DetectorPlugin(

@@ -20,7 +20,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import stats, tcp_repair
+from detectors import ports, shared, stats, tcp_repair
 from detectors.stats import Bools, Ints, Peers, Span
 from detectors.tcp_repair import Repair
 
@@ -116,16 +116,18 @@ def _link_moments(window: Window, intervals: Ints) -> Bools:
     def of(name: str) -> Floats:
         return window.values(f"nic.{name}")
 
-    up = of("link_up")
+    up = ports.state(window)
     moments = (stats.above(of("carrier_changes_per_second"), 1e-9) | stats.above(of("link_downed_per_second"), 1e-9)
                | stats.below(up, 0.5))
-    numbers = {nic.key: e for e, nic in enumerate(window.of_kind("nic"))}
+    numbers = shared.by_key(window.of_kind("nic"))
     for event in window.events_of("link_up", "link_down", since=int(window.times[0])):
         e = numbers.get(event.target.key)
         if e is not None:
             moments[min(int(np.searchsorted(window.times, event.at)), len(window.times) - 1), e] = True
     out = moments.copy()
     columns = np.flatnonzero(moments.any(axis=0))
+    if not len(columns):
+        return out
     part, spread = moments[:, columns], moments[:, columns].copy()
     before = int(intervals.max(initial=1))
     for shift in range(1, 2 * before + 1):
@@ -152,7 +154,7 @@ def _view(window: Window, p: Params) -> _View:
     for name in speaks:
         block = window.block(f"nic.{name}")
         age = np.minimum(age, block.age_seconds)
-        intervals = np.maximum(intervals, stats.interval_ticks(block, window.step_seconds))
+        intervals = np.maximum(intervals, stats.intervals_of(window, f"nic.{name}"))
         fresh |= block.fresh()
     hide = _link_moments(window, intervals)
     ticks = window.ticks(p.window_seconds)
@@ -410,7 +412,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         group = stats.columns_where(view.kind == kind)
         if len(group):
             faulty[group] = _culprits(window, view, traces, group, params)
-    heard = np.array([nic.node not in window.silent_nodes for nic in nics])
+    heard = shared.loud(window, nics)
     known = np.maximum.reduce([view.lost.known, view.resent.known, view.corrupt.known]) > 0
     clear = heard & view.fresh & known & ~faulty & ~view.unsettled & (view.traffic > params.idle_bytes)
     # Loss that holds and that nobody is named for is neither good news nor a culprit.
@@ -418,9 +420,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     faulty &= heard
     repairs = _by_tcp(window, view, params)
     # What a node sends again beyond its usual is lost somewhere: its port is not seen to be well.
-    clear &= ~np.array([nic.node in repairs.nodes and view.kind[e] == ETHERNET for e, nic in enumerate(nics)], bool)
-    out = [Verdict(nics[e], FAULT, "clear", reason="victim" if traces.repaired[e] > 0 else "clear")
-           for e in np.flatnonzero(clear)]
+    clear &= ~((view.kind == ETHERNET) & shared.of_nodes(nics, repairs.nodes))
+    victim = traces.repaired > 0
+    out = [*shared.clears(nics, clear & victim, FAULT, "victim"), *shared.clears(nics, clear & ~victim, FAULT)]
     columns = stats.columns_where(faulty)
     onsets = _onsets(window, columns, view, traces) if len(columns) else columns
     for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):

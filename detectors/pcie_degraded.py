@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Evidence, Floats, Verdict
+from core.types import Evidence, Floats, Target, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Bools
 
 FAULT = "pcie_degraded"
@@ -44,30 +44,27 @@ def _gpus(window: Window, params: Params) -> list[Verdict]:
     gpus = window.of_kind("gpu")
     if not gpus or not len(window.times):
         return []
-    groups = stats.codes([stats.model_of(window, g.node) for g in gpus])
+    groups = shared.model_codes(window, gpus)
     util = stats.span_of(window, "gpu.utilization_ratio", params.window_seconds)
     working = stats.above(util.low, params.busy)
     width, wide = _expected(window, "gpu.pcie_link_width", "gpu.pcie_max_link_width", groups, params, np.ones(len(gpus), bool))
     gen, fast = _expected(window, "gpu.pcie_link_generation", "gpu.pcie_max_link_generation", groups, params, working)
     narrow, slow = stats.below(width, wide - 0.5), stats.below(gen, fast - 0.5) & working
     known = ~np.isnan(width) & ~np.isnan(wide) | (~np.isnan(gen) & ~np.isnan(fast) & working)
-    symptom = stats.below(window.values("gpu.pcie_link_width"), wide - 0.5) | stats.below(
-        np.where(working, window.values("gpu.pcie_link_generation"), np.nan), fast - 0.5)
+    known &= shared.loud(window, gpus)
+    out = shared.clears(gpus, known & ~(narrow | slow), FAULT)
+    columns = stats.columns_where(known & (narrow | slow))
+    symptom = stats.below(window.values("gpu.pcie_link_width")[:, columns], wide[columns] - 0.5) | stats.below(np.where(
+        working[columns], window.values("gpu.pcie_link_generation")[:, columns], np.nan), fast[columns] - 0.5)
     onsets = stats.run_start(symptom, window.times, 4)
-    out = []
-    for e in np.flatnonzero(known):
-        if gpus[e].node in window.silent_nodes:
-            continue
-        if not (narrow[e] or slow[e]):
-            out.append(Verdict(gpus[e], FAULT, "clear", reason="clear"))
-            continue
+    for e, began in zip(columns.tolist(), onsets.tolist(), strict=True):
         rows: list[Evidence] = []
         if narrow[e]:
             rows.append(stats.evidence("gpu.pcie_link_width", width[e], wide[e], "its maximum, else its peers"))
         if slow[e]:
             rows.append(stats.evidence("gpu.pcie_link_generation", gen[e], fast[e], "its maximum, else its peers, at work"))
         out.append(Verdict(gpus[e], FAULT, "faulty", 0.6 if narrow[e] else 0.3, tuple(rows),
-                           "fewer_lanes" if narrow[e] else "lower_generation", onset_at=int(onsets[e])))
+                           "fewer_lanes" if narrow[e] else "lower_generation", onset_at=int(began)))
     return out
 
 
@@ -82,21 +79,30 @@ def _expected(window: Window, signal: str, most: str, groups: stats.Ints, p: Par
     peers = stats.peers(np.where(when, shown, np.nan), groups)
     # The peers must agree: where most differ among themselves nobody knows what is right.
     agreed = np.where((peers.n >= p.peers_min) & (peers.spread == 0), peers.middle, np.nan)
-    own = stats.filled(window.values(most))
-    own_last = own[-1] if len(own) else np.full(len(shown), np.nan)
+    own_last = stats.newest(window.values(most))
     return shown, np.where(np.isnan(own_last), agreed, own_last)
 
 
 # --- NICs -------------------------------------------------------------------------------------------------------------
-_NETDEV = re.compile(r"en[ps]?(?:P(?P<domain>\d+))?p(?P<bus>\d+)s(?P<slot>\d+)(?:f(?P<fn>\d+))?(?:np\d+)?")
+# Interfaces (enp56s0np0) and EFA devices (rdmap113s0/1), which udev names by their place.
+_NETDEV = re.compile(r"(?:en[ps]?|rdma)(?:P(?P<domain>\d+))?p(?P<bus>\d+)s(?P<slot>\d+)(?:f(?P<fn>\d+))?(?:np\d+|/\d+)?")
 
 
 def _address(device: str) -> str | None:
-    """The PCI address that the predictable name of a network interface holds (enp56s0np0 = 0000:38:00.0)."""
+    """The PCI address that the predictable name of a NIC holds (enp56s0np0 = 0000:38:00.0, rdmap16s27/1 = 0000:10:1b.0)."""
     found = _NETDEV.fullmatch(device)
     if found is None:
         return None
     return f"{int(found['domain'] or 0):04x}:{int(found['bus']):02x}:{int(found['slot']):02x}.{int(found['fn'] or 0)}"
+
+
+def _pairs(nics: tuple[Target, ...], links: tuple[Target, ...]) -> tuple[stats.Ints, stats.Ints]:
+    """The positions of the NICs whose PCI address is one of the links', and of those links."""
+    places = {(t.node, t.device): e for e, t in enumerate(links)}
+    found = [(e, places[nic.node, address]) for e, nic in enumerate(nics)
+             if (address := _address(nic.device or "")) is not None and (nic.node, address) in places]
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def _nics(window: Window, p: Params) -> list[Verdict]:
@@ -104,27 +110,23 @@ def _nics(window: Window, p: Params) -> list[Verdict]:
     block = window.block("link.pcie_width")
     if "link.pcie_width" not in window.blocks:
         return []
-    links = {(t.node, t.device): e for e, t in enumerate(block.entities)}
+    nics = window.of_kind("nic")
     stalled = window.values("nic.pcie_stalled_ratio")
-    pairs = [(e, links[nic.node, address]) for e, nic in enumerate(window.of_kind("nic"))
-             if (address := _address(nic.device or "")) is not None and (nic.node, address) in links]
+    ports, links = shared.kept("ports of links", (nics, block.entities), lambda: _pairs(nics, block.entities))
     ticks = window.ticks(p.window_seconds)
     tail = block.values[-ticks:]
     with np.errstate(all="ignore"):
         shown = np.where((stats.count(tail) >= max(2, ticks // 3)) & block.fresh(), np.fmax.reduce(tail, axis=0), np.nan)
-    slots = stats.codes([(stats.model_of(window, t.node), t.device) for t in block.entities])
-    peers = stats.peers(shown, slots)
+    peers = stats.peers(shown, shared.model_codes(window, block.entities, True))
     own = stats.quantile(block.values, 1.0)
     agreed = np.where((peers.n >= p.peers_min) & (peers.spread == 0), peers.middle, np.nan)
     right = np.fmax(agreed, np.where(np.isnan(agreed), own, np.nan))
-    out = []
-    for e, link in pairs:
-        nic = window.of_kind("nic")[e]
-        if np.isnan(shown[link]) or np.isnan(right[link]) or nic.node in window.silent_nodes:
-            continue
-        if shown[link] > right[link] - 0.5:
-            out.append(Verdict(nic, FAULT, "clear", reason="clear"))
-            continue
+    known = ~np.isnan(shown[links]) & ~np.isnan(right[links]) & shared.loud(window, nics)[ports]
+    well = stats.above(shown, right - 0.5) & (shown != right - 0.5)
+    out = shared.clears(nics, ports[known & well[links]], FAULT)
+    for i in np.flatnonzero(known & ~well[links]):
+        e, link = int(ports[i]), int(links[i])
+        nic = nics[e]
         rows = [stats.evidence("link.pcie_width", shown[link], right[link], "the same slot of its peers, else its own past")]
         waits = float(stats.mean(stalled[-ticks:, e:e + 1])[0])
         if not np.isnan(waits):

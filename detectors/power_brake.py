@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Evidence, Verdict
+from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 
 FAULT = "power_brake"
 BRAKE_BIT = 0x80
@@ -36,31 +36,36 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     block = window.block("gpu.throttle_reasons_bits")
     if not len(window.times) or not len(block.entities):
         return []
-    bits = np.where(np.isnan(block.values), np.nan, (np.nan_to_num(block.values).astype(np.int64) & BRAKE_BIT) > 0)
-    intervals = stats.interval_ticks(block, window.step_seconds)
-    duty = stats.span(bits, intervals, window.ticks(params.window_seconds))
+    intervals = stats.intervals_of(window, "gpu.throttle_reasons_bits")
+    ticks = window.ticks(params.window_seconds)
+    # No span is longer than three of the longest intervals.
+    recent = block.values[-max(ticks, stats.PARTS * stats.LONGEST_INTERVAL_TICKS):]
+    duty = stats.span(_braked(recent), intervals, ticks)
     timed = stats.span_of(window, "gpu.power_brake_ratio", params.window_seconds)
     braked = (stats.above(duty.mean, params.duty) & stats.above(duty.known / intervals, 1.5)) | stats.above(timed.low, params.share)
     counter = window.block("gpu.power_brake_ratio")
     known = (block.fresh() & ~np.isnan(duty.mean)) | (counter.fresh() & ~np.isnan(timed.mean))
-    symptom = stats.above(bits, 0.5) | stats.above(window.values("gpu.power_brake_ratio"), params.share)
+    known &= shared.loud(window, block.entities)
+    out = shared.clears(block.entities, known & ~braked, FAULT)
+    columns = stats.columns_where(known & braked)
+    bits = _braked(block.values[:, columns])
+    symptom = stats.above(bits, 0.5) | stats.above(window.values("gpu.power_brake_ratio")[:, columns], params.share)
     onsets = stats.run_start(symptom, window.times, 4)
-    out = []
-    for e in np.flatnonzero(known):
+    for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         gpu = block.entities[e]
-        if gpu.node in window.silent_nodes:
-            continue
-        if not braked[e]:
-            out.append(Verdict(gpu, FAULT, "clear", reason="clear"))
-            continue
         rows: list[Evidence] = []
         if duty.mean[e] > 0:
             rows.append(Evidence("gpu.throttle_reasons_bits", "ratio", round(float(duty.mean[e]), 4), 0.0,
                                  "share of samples with the power-brake bit"))
         if timed.mean[e] > 0:
             rows.append(stats.evidence("gpu.power_brake_ratio", timed.mean[e], 0.0, "no time under the brake"))
-        out.append(Verdict(gpu, FAULT, "faulty", 0.7, tuple(rows), "brake_asserted", onset_at=int(onsets[e])))
+        out.append(Verdict(gpu, FAULT, "faulty", 0.7, tuple(rows), "brake_asserted", onset_at=int(onset)))
     return out
+
+
+def _braked(values: Floats) -> Floats:
+    """1 where the bit is set, 0 where it is not, NaN where nothing is known."""
+    return np.where(np.isnan(values), np.nan, (np.nan_to_num(values).astype(np.int64) & BRAKE_BIT) > 0)
 
 
 PLUGIN = DetectorPlugin(

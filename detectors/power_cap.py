@@ -16,7 +16,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from detectors import gpus, stats
+from detectors import gpus, shared, stats
 
 FAULT = "power_cap"
 
@@ -59,7 +59,7 @@ def _by_power(window: Window, p: Params) -> list[Verdict]:
     slow = stats.below(clock.high, (1.0 - p.less_clock) * clocks.middle)
     low = (shown & slow & stats.below(power.mean, (1.0 - p.less_power) * watts.middle)
            & ~stats.above(gpus.span(window, "gpu.temperature_celsius", p.window_seconds).mean, p.hot))
-    out = [Verdict(parts[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(shown & ~slow)]
+    out = shared.clears(parts, shown & ~slow, FAULT)
     columns = stats.columns_where(low)
     if not len(columns):
         return out
@@ -80,23 +80,21 @@ def _by_limit(window: Window, params: Params) -> list[Verdict]:
     if not len(window.times) or not len(block.entities):
         return []
     now = np.where(block.fresh(), block.last, np.nan)
-    peers = stats.peers(now, stats.codes([stats.model_of(window, g.node) for g in block.entities]))
+    peers = stats.peers(now, shared.model_codes(window, block.entities))
     agreed = np.where((peers.n >= params.peers_min) & (peers.spread == 0), peers.middle, np.nan)
     past = window.baseline("gpu.power_limit_watts", params.past_seconds)
     # Where the peers do not agree, the own past is asked; a limit that the whole fleet was given is nobody's fault.
     right = np.where(np.isnan(agreed), np.where(past.n >= 10, past.median, np.nan), agreed)
-    onsets = stats.run_start(stats.below(block.values, params.share * right), window.times, 4)
-    out = []
-    for e in np.flatnonzero(~np.isnan(now) & ~np.isnan(right)):
+    judged = ~np.isnan(now) & ~np.isnan(right) & shared.loud(window, block.entities)
+    low = stats.below(now, params.share * right) & (now != params.share * right)
+    out = shared.clears(block.entities, judged & ~low, FAULT)
+    columns = stats.columns_where(judged & low)
+    onsets = stats.run_start(stats.below(block.values[:, columns], params.share * right[columns]), window.times, 4)
+    for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         gpu = block.entities[e]
-        if gpu.node in window.silent_nodes:
-            continue
-        if not now[e] < params.share * right[e]:
-            out.append(Verdict(gpu, FAULT, "clear", reason="clear"))
-            continue
         who = "its own past" if np.isnan(agreed[e]) else f"{peers.n[e]} peers"
         rows = (stats.evidence("gpu.power_limit_watts", now[e], right[e], who),)
-        out.append(Verdict(gpu, FAULT, "faulty", 0.3, rows, "limit_lower", onset_at=int(onsets[e])))
+        out.append(Verdict(gpu, FAULT, "faulty", 0.3, rows, "limit_lower", onset_at=int(onset)))
     return out
 
 

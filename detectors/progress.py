@@ -53,7 +53,11 @@ class Progress:
 
 
 def read(window: Window, job: JobState) -> Progress:
-    """The progress of a job from the `rank.*` signals of its columns."""
+    """The progress of a job from the `rank.*` signals of its columns. Detectors share it."""
+    return window.once(("progress", job), lambda: _read(window, job))
+
+
+def _read(window: Window, job: JobState) -> Progress:
     columns = np.array(job.ranks, np.int64)
     steps = window.values("rank.step")[:, columns]
     stamps = window.values("rank.last_step_timestamp_seconds")[:, columns]
@@ -152,10 +156,20 @@ def _gaps(steps: Floats, moving: Bools, seen: Bools, excused: Bools, times: Ints
 
 def pauses(window: Window, job: JobState, columns: Ints, moving: Bools) -> tuple[Bools, str | None, bool]:
     """bool[tick]: most ranks are in a pause that the trainer names; the pause now, None = none; is a phase exposed."""
+    said = window.once(("phases", job, columns.tobytes()), lambda: _phases_shown(window, job, columns))
+    if said is None:
+        return *_phases_told(window, job, moving), False
+    return said[0].copy(), said[1], True
+
+
+def _phases_shown(window: Window, job: JobState, columns: Ints) -> tuple[Bools, str | None] | None:
+    """As `pauses`, from the phase that ranks show; None where none does."""
     ticks = len(window.times)
     votes, voters = np.zeros(ticks), np.zeros(ticks)
     explicit = False
     for phase in (*EXCUSED, "train"):
+        if f"rank.phase_{phase}" not in window.blocks:
+            continue
         values = window.values(f"rank.phase_{phase}")[:, columns]
         known = ~np.isnan(values)
         explicit |= bool(known.any())
@@ -164,12 +178,12 @@ def pauses(window: Window, job: JobState, columns: Ints, moving: Bools) -> tuple
         if phase != "train":
             votes += on
     if not explicit:
-        return *_phases_told(window, job, moving), False
+        return None
     excused = np.asarray((votes > 0) & (votes * 2 >= voters), bool)
     phase_now = job.phase if job.phase in EXCUSED else None
     if ticks:
         excused[-1] = phase_now is not None
-    return excused, phase_now, True
+    return excused, phase_now
 
 
 _TOLD = {"start": "init", "restart": "init", "end": "done"}
@@ -182,9 +196,8 @@ def _phases_told(window: Window, job: JobState, moving: Bools) -> tuple[Bools, s
     when the pause really ended is not known then, and it may last until the next step.
     """
     said: dict[int, list[str | None]] = {}
-    for event in window.events_of("job_phase", "checkpoint"):
-        if event.target.job == job.id:
-            said.setdefault(event.at, []).append(_phase_of(event))
+    for event in window.once("phase events", lambda: _by_job(window)).get(job.id, ()):
+        said.setdefault(event.at, []).append(_phase_of(event))
     out = np.zeros(len(window.times), bool)
     phase_now: str | None = None
     for at, phases in sorted(said.items()):
@@ -196,6 +209,13 @@ def _phases_told(window: Window, job: JobState, moving: Bools) -> tuple[Bools, s
         out[row:stop] = phase is not None
         phase_now = phase if not len(later) else None
     return out, phase_now
+
+
+def _by_job(window: Window) -> dict[str | None, list[Event]]:
+    out: dict[str | None, list[Event]] = {}
+    for event in window.events_of("job_phase", "checkpoint"):
+        out.setdefault(event.target.job, []).append(event)
+    return out
 
 
 def _phase_of(event: Event) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from detectors import fatal_events, stats
+from detectors import fatal_events, shared, stats
 
 FAULT = "row_remap_failure"
 
@@ -32,21 +32,21 @@ class Params:
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that shows the flag, or met the XID."""
-    out = {v.target.key: v for v in fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)}
+    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
+    out = met.words
     block = window.block("gpu.row_remap_failed")
-    fresh = block.fresh()
-    onsets = stats.run_start(stats.above(block.values, 1.0), window.times, 4) if len(window.times) else fresh
-    for e, gpu in enumerate(block.entities):
-        if not fresh[e] or np.isnan(block.last[e]) or gpu.node in window.silent_nodes:
-            continue
-        if block.last[e] >= 1:
-            told = out.get(gpu.key)
-            flag = stats.evidence("gpu.row_remap_failed", block.last[e], 0.0, "no failed remap")
-            out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (flag, *(told.evidence if told else ())),
-                                   "remap_failed", onset_at=int(onsets[e]))
-        elif gpu.key not in out:
-            out[gpu.key] = Verdict(gpu, FAULT, "clear", reason="clear")
-    return [out[key] for key in sorted(out)]
+    known = block.fresh() & ~np.isnan(block.last) & shared.loud(window, block.entities)
+    columns = stats.columns_where(known & (block.last >= 1))
+    clear = shared.without(block.entities, met.none | known, out)
+    clear[columns] = False
+    onsets = stats.run_start(stats.above(block.values[:, columns], 1.0), window.times, 4) if len(columns) else columns
+    for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
+        gpu = block.entities[e]
+        told = out.get(gpu.key)
+        flag = stats.evidence("gpu.row_remap_failed", block.last[e], 0.0, "no failed remap")
+        out[gpu.key] = Verdict(gpu, FAULT, "faulty", fatal_events.FATAL, (flag, *(told.evidence if told else ())),
+                               "remap_failed", onset_at=int(onset))
+    return [*out.values(), *shared.clears(block.entities, clear, FAULT)]
 
 
 PLUGIN = DetectorPlugin(

@@ -16,7 +16,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, Floats, JobState, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Bools, Ints
 
 FAULT = "silent_corruption"
@@ -93,7 +93,7 @@ def _by_peers(window: Window, job: JobState, p: Params) -> list[Verdict]:
                 if verdict is not None:
                     faulty.setdefault(i, verdict)
     ranks = window.of_kind("rank")
-    clear = [Verdict(ranks[int(columns[i])], FAULT, "clear", reason="clear") for i in np.flatnonzero(judged & ~odd).tolist()]
+    clear = shared.clears(ranks, columns[judged & ~odd], FAULT)
     return clear + ([faulty[i] for i in sorted(faulty)] if len(faulty) == 1 else [])
 
 

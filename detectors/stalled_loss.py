@@ -21,7 +21,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Target, Verdict
 from core.window import Window
-from detectors import culprits, hangs, log_rules, progress, stats
+from detectors import culprits, hangs, log_rules, progress, shared, stats
 from detectors.culprits import Told
 from detectors.hangs import Parts, Places, Signature
 from detectors.progress import Progress
@@ -233,11 +233,12 @@ def _by_signature(window: Window, job: JobState, parts: Parts, p: Params) -> lis
 def _clear(window: Window, job: JobState, seen: Progress) -> list[Verdict]:
     """The job and its ranks progress; so do ranks that only a watchdog ever named."""
     ranks = window.of_kind("rank")
-    parts = {job.id: Target("job", job=job.id)} | {ranks[c].key: ranks[c] for c in seen.columns.tolist()}
+    parts = {job.id: Target("job", job=job.id)}
+    known = set(seen.columns.tolist())
     for event in window.events_of("nccl_watchdog", "nccl_flight_recorder"):
-        if event.target.job == job.id and event.target.kind == "rank":
+        if event.target.job == job.id and event.target.kind == "rank" and shared.by_key(ranks).get(event.target.key) not in known:
             parts.setdefault(event.target.key, event.target)
-    return [Verdict(part, FAULT, "clear", reason="clear") for part in parts.values()]
+    return [*shared.clears(ranks, seen.columns, FAULT), *(Verdict(part, FAULT, "clear", reason="clear") for part in parts.values())]
 
 
 # --- frozen loss ------------------------------------------------------------------------------------------------------

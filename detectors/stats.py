@@ -31,17 +31,32 @@ LONGEST_INTERVAL_TICKS = 8
 
 
 def median(values: Floats, axis: int = 0) -> Floats:
-    """Median along `axis` without the missing; NaN where all are."""
-    values = np.sort(np.asarray(values, np.float64), axis=axis)  # NaN sorts last
-    values = np.moveaxis(values, axis, 0)
-    n = np.asarray((~np.isnan(values)).sum(axis=0))
-    if not len(values):
-        return np.full(values.shape[1:], np.nan)
-    low, high = np.maximum((n - 1) // 2, 0), np.maximum(n // 2, 0)
-    high = np.minimum(high, len(values) - 1)
-    a = np.take_along_axis(values, low[None], 0)[0]
-    b = np.take_along_axis(values, high[None], 0)[0]
-    return np.where(n > 0, (a + b) / 2.0, np.nan)
+    """Median along `axis` without the missing; NaN where all are.
+
+    It is asked hundreds of times in a tick, mostly of small arrays: what costs numpy a dozen calls is done in four.
+    """
+    values = np.asarray(values, np.float64)
+    rows = values.shape[axis]
+    if not rows:
+        return np.full(values.shape[:axis] + values.shape[axis + 1:] if axis else values.shape[1:], np.nan)
+    if values.ndim == 1:
+        ordered = np.sort(values)  # NaN sorts last
+        n = int(ordered.searchsorted(np.nan))
+        return np.asarray((ordered[max(0, (n - 1) // 2)] + ordered[min(n // 2, rows - 1)]) / 2.0 if n else np.nan)
+    ordered = np.sort(values, axis=axis)
+    if axis:
+        ordered = np.moveaxis(ordered, axis, 0)
+    missing = np.isnan(ordered[-1])
+    if not missing.any():
+        return np.asarray((ordered[(rows - 1) // 2] + ordered[rows // 2]) / 2.0)
+    n = rows - np.isnan(ordered).sum(axis=0)
+    low, high = np.maximum((n - 1) // 2, 0), np.minimum(n // 2, rows - 1)
+    if values.ndim == 2:
+        columns = np.arange(ordered.shape[1])
+        return np.asarray((ordered[low, columns] + ordered[high, columns]) / 2.0)  # of none known both are NaN
+    a = np.take_along_axis(ordered, low[None], 0)[0]
+    b = np.take_along_axis(ordered, high[None], 0)[0]
+    return np.asarray((a + b) / 2.0)
 
 
 def mean(values: Floats, axis: int = 0) -> Floats:
@@ -55,11 +70,20 @@ def mean(values: Floats, axis: int = 0) -> Floats:
 
 def quantile(values: Floats, q: float) -> Floats:
     """Quantile (0–1) along the first axis without the missing, by the nearest lower rank; NaN where all are."""
-    values = np.sort(np.asarray(values, np.float64), axis=0)
+    values = np.asarray(values, np.float64)
     if not len(values):
         return np.full(values.shape[1:], np.nan)
+    if q == 1.0:
+        return np.asarray(np.fmax.reduce(values, axis=0))
+    if q == 0.0:
+        return np.asarray(np.fmin.reduce(values, axis=0))
+    values = np.sort(values, axis=0)
+    if values.ndim > 1 and not np.isnan(values[-1]).any():
+        return np.asarray(values[int(np.floor((len(values) - 1) * q))])
     n = np.asarray((~np.isnan(values)).sum(axis=0))
     at = np.floor(np.maximum(n - 1, 0) * q).astype(np.int64)
+    if values.ndim == 2:
+        return np.asarray(values[at, np.arange(values.shape[1])])
     return np.where(n > 0, np.take_along_axis(values, at[None], 0)[0], np.nan)
 
 
@@ -99,9 +123,23 @@ def filled(values: Floats) -> Floats:
     values = np.asarray(values, np.float64)
     if not values.size:
         return values
+    missing = np.isnan(values)
+    if not missing.any():
+        return values
     rows = np.arange(len(values))[:, None]
-    at = np.maximum.accumulate(np.where(np.isnan(values), 0, rows), axis=0)
-    return np.take_along_axis(values, at, 0)
+    at = np.maximum.accumulate(np.where(missing, 0, rows), axis=0)
+    return np.asarray(values[at, np.arange(values.shape[1])]) if values.ndim == 2 else np.take_along_axis(values, at, 0)
+
+
+def newest(values: Floats) -> Floats:
+    """float64[column]: the newest known value of each, NaN where there is none: the last row of `filled`."""
+    if not len(values):
+        return np.full(values.shape[1:], np.nan)
+    out = np.array(values[-1])
+    columns = np.flatnonzero(np.isnan(out))
+    if len(columns) and len(values) > 1:
+        out[columns] = filled(values[:, columns])[-1]
+    return out
 
 
 def slope_per_second(values: Floats, times: Ints) -> Floats:
@@ -176,9 +214,25 @@ def span(values: Floats, intervals: Ints, ticks: int) -> Span:
 
 
 def span_of(window: Window, signal: str, seconds: float) -> Span:
-    """The signal's last `seconds` (at least three of its intervals)."""
-    block = window.block(signal)
-    return span(block.values, interval_ticks(block, window.step_seconds), window.ticks(seconds))
+    """The signal's last `seconds` (at least three of its intervals). Read-only: detectors share it."""
+    def make() -> Span:
+        block = window.block(signal)
+        found = span(block.values, intervals_of(window, signal), window.ticks(seconds))
+        for array in (found.mean, found.low, found.high, found.known):
+            array.flags.writeable = False
+        return found
+
+    return window.once(("span", signal, seconds), make)
+
+
+def intervals_of(window: Window, signal: str) -> Ints:
+    """`interval_ticks` of the signal's block. Read-only."""
+    def make() -> Ints:
+        found = interval_ticks(window.block(signal), window.step_seconds)
+        found.flags.writeable = False
+        return found
+
+    return window.once(("intervals", signal), make)
 
 
 def run_start(symptom: Bools, times: Ints, gap: int) -> Ints:
@@ -216,38 +270,45 @@ class Peers:
 
 
 def peers(values: Floats, groups: Ints) -> Peers:
-    """Compares float64[entity] with the rest of its group (int[entity], negative = no group)."""
+    """Compares float64[entity] with the rest of its group (int[entity], negative = no group).
+
+    All groups at once: values in order within their group, the known ones first, and medians by their places.
+    """
     size = len(values)
     middle, spread = np.full(size, np.nan), np.full(size, np.nan)
     n = np.zeros(size, np.int64)
-    order = np.argsort(groups, kind="stable")
-    bounds = np.flatnonzero(np.diff(groups[order])) + 1
-    for columns in np.split(order, bounds):
-        if not len(columns) or groups[columns[0]] < 0:
-            continue
-        _one_group(values, columns, middle, spread, n)
+    mine = np.flatnonzero(groups >= 0)
+    if not len(mine):
+        return Peers(middle, spread, n)
+    order = mine[np.lexsort((values[mine], groups[mine]))]  # NaN sorts last within its group
+    of, ordered = groups[order], values[order]
+    edge = np.concatenate([[True], of[1:] != of[:-1]])
+    group = np.cumsum(edge) - 1
+    start = np.flatnonzero(edge)
+    known = ~np.isnan(ordered)
+    m = np.add.reduceat(known, start, dtype=np.int64)
+    centre = _of_sorted(ordered, start, m)
+    apart = np.abs(ordered - centre[group])
+    spreads = MAD_TO_SIGMA * _of_sorted(apart[np.lexsort((apart, group))], start, m)
+    spread[order] = np.where(m > 0, spreads, np.nan)[group]
+    members = m[group]
+    n[order] = np.where(members > 0, members - known, 0)
+    # The median without one member: ranks above the member move down by one.
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) | edge
+    place = np.flatnonzero(first)[np.cumsum(first) - 1] - start[group]  # of the first of equal values
+    low, high = np.maximum((members - 2) // 2, 0), np.maximum((members - 1) // 2, 0)
+    last = start[group] + np.maximum(members - 1, 0)
+    a = ordered[np.minimum(start[group] + low + (place <= low), last)]
+    b = ordered[np.minimum(start[group] + high + (place <= high), last)]
+    middle[order] = np.where(known, np.where(members >= 2, (a + b) / 2.0, np.nan), centre[group])
     return Peers(middle, spread, n)
 
 
-def _one_group(values: Floats, columns: Ints, middle: Floats, spread: Floats, n: Ints) -> None:
-    own = values[columns]
-    known = ~np.isnan(own)
-    ordered = np.sort(own[known])
-    m = len(ordered)
-    if not m:
-        return
-    centre = float(median(ordered))
-    spread[columns] = MAD_TO_SIGMA * float(median(np.abs(ordered - centre)))
-    n[columns] = m - known
-    middle[columns[~known]] = centre
-    if m < 2:
-        return
-    # The median without one member: ranks above the member move down by one.
-    place = np.searchsorted(ordered, own[known], side="left")
-    low, high = (m - 2) // 2, (m - 1) // 2
-    a = ordered[np.where(place <= low, low + 1, low)]
-    b = ordered[np.where(place <= high, high + 1, high)]
-    middle[columns[known]] = (a + b) / 2.0
+def _of_sorted(ordered: Floats, start: Ints, m: Ints) -> Floats:
+    """float64[group]: the median of each group's first m values of `ordered`, NaN where m is 0."""
+    last = len(ordered) - 1
+    low, high = start + np.maximum((m - 1) // 2, 0), np.minimum(start + np.maximum(m // 2, 0), last)
+    return np.asarray(np.where(m > 0, (ordered[low] + ordered[high]) / 2.0, np.nan))
 
 
 def robust_z(values: Floats, group: Peers, floor: float) -> Floats:
@@ -293,7 +354,11 @@ def model_of(window: Window, node: str | None) -> str:
 
 
 def node_jobs(window: Window) -> dict[str, str]:
-    """The job of each node; nodes that several running jobs share are left out."""
+    """The job of each node; nodes that several running jobs share are left out. Detectors share it."""
+    return window.once("jobs of nodes", lambda: _node_jobs(window))
+
+
+def _node_jobs(window: Window) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for job in window.jobs:
         if job.running:

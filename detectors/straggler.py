@@ -19,13 +19,14 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Target, Verdict
 from core.window import Window
-from detectors import job_pace, stats
+from detectors import job_pace, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.stats import Bools, Ints
 
 FAULT = "straggler"
 WORK, WAIT, DATA, STEP = "rank.compute_seconds", "rank.comm_wait_seconds", "rank.data_wait_seconds", "rank.step_seconds"
 BLOCK = 6  # rows that make a level when it is asked who was slow before
+PROFILED_SHARE = 0.3  # of the time since the rank became slow
 PROFILE = ("gpu.tensor_active_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio")
 
 
@@ -168,11 +169,12 @@ def _judge_job(window: Window, job: JobState, w: _Work, p: Params) -> list[Verdi
         verdicts += _goes_on(window, w, held & known, spoken, p)
     quiet = known & ~held
     quiet[list(spoken)] = False
-    places = [ranks[c] for c in w.pace.columns[quiet].tolist()]
+    places = w.pace.columns[quiet]
     busy = {ranks[int(w.pace.columns[at])].node for at in spoken}
-    nodes = sorted({t.node for t in places if t.node is not None} - busy)
-    parts = places + [Target("node", node) for node in nodes]
-    return verdicts + [Verdict(part, FAULT, "clear", 0.0, (), "clear") for part in parts]
+    names, of = shared.node_names(ranks)
+    nodes = sorted({name for i in np.unique(of[places]).tolist() if (name := names[i]) is not None} - busy)
+    return [*verdicts, *shared.clears(ranks, places, FAULT),
+            *(Verdict(Target("node", node), FAULT, "clear", 0.0, (), "clear") for node in nodes)]
 
 
 def _candidates(w: _Work, known: Bools, p: Params) -> Ints:
@@ -319,15 +321,15 @@ def _alike(w: _Work, without: set[int], p: Params) -> bool:
 
 
 def _profiled(window: Window, node: str | None, onset: int) -> bool:
-    """The node's profiling fields went away when the rank became slow, its others did not: a profiler holds the counters."""
+    """The node's profiling fields went away when the rank became slow, its others did not: a profiler holds the counters. When it
+    ends the fields are back at once, and the rank is seen to be fast again only some readings later."""
     gpus = [i for i, t in enumerate(window.of_kind("gpu")) if t.node == node]
-    alive = window.values("gpu.utilization_ratio")[:, gpus]
-    if not gpus or not (~np.isnan(alive[-3:])).any():
-        return False
+    alive = np.asarray((~np.isnan(window.values("gpu.utilization_ratio")[:, gpus])).any(axis=1), bool)
+    since = alive & (window.times >= onset - 60_000)
     for signal in PROFILE:
-        told = ~np.isnan(window.values(signal)[:, gpus])
+        told = np.asarray((~np.isnan(window.values(signal)[:, gpus])).any(axis=1), bool)
         before = told[window.times < onset - 60_000]
-        if before.any() and before[-40:].any() and not told[-3:].any():
+        if before.any() and before[-40:].any() and (since & ~told).sum() >= max(3, PROFILED_SHARE * since.sum()):
             return True
     return False
 

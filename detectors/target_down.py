@@ -156,14 +156,16 @@ def _whole_node(window: Window, node: str, columns: Ints, since: Ints, p: Params
 def _some(window: Window, node: str, columns: Ints, found: Exporters, down: Bools, since: Ints, p: Params) -> Verdict | None:
     """Some of the node's targets are down, others answer."""
     lost = [int(e) for e in columns[down[columns]]]
+    if not lost:
+        answering = bool((found.state[columns] <= BROKEN).any())
+        return Verdict(Target("node", node), FAULT, "clear", reason="clear") if answering else None
     interval = window.block("exporter.state").interval_seconds
     needed = np.fmax(p.down_seconds, p.missed_intervals * np.nan_to_num(interval))
     needed = np.where(found.state == DOWN, needed, np.fmax(needed, p.silent_seconds))
     late = [e for e in lost if window.end - since[e] >= 1000 * needed[e]]
     target = Target("node", node)
     if not late:
-        answering = bool((found.state[columns] <= BROKEN).any())
-        return Verdict(target, FAULT, "clear", reason="clear") if answering and not lost else None
+        return None
     rows = tuple(_row(window, found, e, int(since[e])) for e in late[:6])
     return Verdict(target, FAULT, "faulty", TICKET, rows, "exporter_down", onset_at=int(min(since[e] for e in late)))
 

@@ -17,7 +17,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import gpus, shared, stats
 from detectors.stats import Bools, Ints, Peers, Span
 
 FAULT = "thermal_throttle"
@@ -89,11 +89,10 @@ class _View:
 def _groups(window: Window) -> Ints:
     """Peers do the same work on the same model: GPUs of one job, else of one instance type, else of one node."""
     jobs = stats.node_jobs(window)
+    parts = window.of_kind("gpu")
     keys = []
-    for gpu in window.of_kind("gpu"):
+    for gpu, model in zip(parts, shared.models(window, parts), strict=True):
         node = gpu.node or ""
-        place = window.topology.place(node)
-        model = place.instance_type if place else None
         job = gpu.job or jobs.get(node)
         keys.append((job or "", model or ("" if job else node)))
     return stats.codes(keys)
@@ -119,17 +118,15 @@ def _view(window: Window, p: Params) -> _View:
         return stats.span_of(window, signal, p.window_seconds)
 
     bits = window.block("gpu.throttle_reasons_bits")
-    thermal = np.where(np.isnan(bits.values), np.nan,
-                       (np.nan_to_num(bits.values).astype(np.int64) & THERMAL_BITS) > 0)
-    intervals = stats.interval_ticks(bits, window.step_seconds)
-    duty = stats.span(thermal, intervals, window.ticks(p.window_seconds))
+    intervals = stats.intervals_of(window, "gpu.throttle_reasons_bits")
+    duty = gpus.bits_span(window, THERMAL_BITS, p.window_seconds)
     shares = [of(f"gpu.{name}_ratio") for name in ("thermal_violation", "sw_thermal", "hw_thermal")]
     temp, clock = of("gpu.temperature_celsius"), of("gpu.sm_clock_hertz")
     power, limit = of("gpu.power_watts").mean, of("gpu.power_limit_watts").mean
     fresh = np.zeros(len(window.of_kind("gpu")), bool)
     for signal in ("gpu.temperature_celsius", "gpu.sm_clock_hertz", "gpu.throttle_reasons_bits"):
         fresh |= window.block(signal).fresh()
-    slowest = stats.interval_ticks(window.block("gpu.temperature_celsius"), window.step_seconds)
+    slowest = stats.intervals_of(window, "gpu.temperature_celsius")
     skip = max(window.ticks(p.window_seconds), stats.PARTS * int(slowest.max(initial=1))) + 4
     return _View(
         temp, of("gpu.memory_temperature_celsius"), clock, power, limit, of("gpu.thermal_margin_celsius"),
@@ -180,8 +177,7 @@ def _compare(window: Window, view: _View, p: Params) -> _Compared:
               & stats.above(stats.robust_z(view.temp.mean, temp_peers, 1.0), p.hotter_sigmas))
     suspicious = stats.columns_where(working & (hot | hotter | stats.above(view.duty, 0.05)
                                                 | stats.above(view.share, p.slowed_share_weak)))
-    util = window.values("gpu.utilization_ratio")
-    at_work = np.isnan(util) | stats.above(util, p.busy)
+    at_work = gpus.at_work(window, p.busy)
     # A high quantile of the clock and a low one of the heat: a fault that fills half the window leaves them standing.
     past_clock = _past(window, "gpu.sm_clock_hertz", at_work, suspicious, view.skip, 0.75)
     past_temp = _past(window, "gpu.temperature_celsius", at_work, suspicious, view.skip, 0.25)
@@ -284,23 +280,22 @@ def _onsets(window: Window, columns: Ints, c: _Compared) -> Ints:
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU at work with fresh data; the others are unknown."""
-    gpus = window.of_kind("gpu")
-    if not gpus or not len(window.times):
+    parts = window.of_kind("gpu")
+    if not parts or not len(window.times):
         return []
     view = _view(window, params)
     compared = _compare(window, view, params)
     word = _decide(view, compared, params)
-    out = [Verdict(gpus[e], FAULT, "clear", reason="clear") for e in np.flatnonzero(word.clear)
-           if gpus[e].node not in window.silent_nodes]
+    out = shared.clears(parts, word.clear & shared.loud(window, parts), FAULT)
     columns = stats.columns_where(word.physics | word.heat_and_clock)
     onsets = _onsets(window, columns, compared) if len(columns) else columns
     for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
-        if gpus[e].node in window.silent_nodes:
+        if parts[e].node in window.silent_nodes:
             continue
         loss = np.nan_to_num(np.fmax(compared.loss_peers[e], compared.loss_past[e]))
         severity = float(np.clip(0.45 + 0.9 * loss, 0.3, 0.85))
         reason = "thermal_slowdown" if word.physics[e] else "hot_and_slow"
-        out.append(Verdict(gpus[e], FAULT, "faulty", round(severity, 3), _evidence(e, view, compared), reason,
+        out.append(Verdict(parts[e], FAULT, "faulty", round(severity, 3), _evidence(e, view, compared), reason,
                            onset_at=int(onset)))
     return out
 

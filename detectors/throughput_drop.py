@@ -1,7 +1,9 @@
 """A job that got slower and stays so, against its own past in the present run.
 
 At least 3 % and four standard errors slower than before, on the whole span since the change and now, and slower than the
-past ever was for as long. Steps that take longer because the batch grew are no drop: where tokens a second are told they
+past went up by itself. The past is told level by level (`pace_levels`), so a slow spell that was repaired is no measure for what
+comes after it, and a job that goes up and down by itself is no drop. Single steps tell it where steps have a narrow bulk, the mean of all
+steps between two readings where they are rough. Steps that take longer because the batch grew are no drop: where tokens a second are told they
 must have fallen too. Where the trainer tells what a step consists of, the slowness has to be everybody's (computing on
 most ranks, or the exchange that even the last rank takes part in): a job that waits for a few of its ranks has a
 straggler, or uneven work, and that is other detectors' to say. Where it does not tell, the GPUs do: sequences of uneven length
@@ -19,17 +21,19 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Verdict
 from core.window import Window
-from detectors import job_pace, log_rules, stats
+from detectors import job_pace, log_rules, pace_levels, stats
 from detectors.job_pace import Change, Pace
+from detectors.pace_levels import Drop
 from detectors.stats import Ints
 
 FAULT = "throughput_drop"
 # What shows how long a GPU was busy, best first; of a large job so many GPUs tell.
 ACTIVITY = ("gpu.sm_active_ratio", "gpu.power_watts")
 WAITS = "nic.wait_ticks_per_second"  # a port has data to send and no credit or turn to send it
-WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio")  # what ends while a GPU waits in a collective
+WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.power_watts")  # what falls while a GPU waits in a collective
 MOST_GPUS = 128
-LEAD_ROWS = 8  # two minutes: an expert's load stays longer, the noise of a reading does not
+LEAD_ROWS, LEAD_SPANS = 4, 3  # a minute: an expert's load stays longer, the noise of a reading does not; and so many of them
+ROUGH_STEPS = 10  # steps that tell how they scatter
 MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
@@ -41,13 +45,18 @@ class Params:
 
     drop: least growth of the step time. sigmas: and so many standard errors. hold_seconds, hold_steps: the present is so
     long (the rest of the 5 minutes is the hold's). wander: growth against what the past went up by itself, and above_past more.
-    lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with less than this the drop must be greater, up to
-    young_drop. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
+    lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with
+    less than this the drop must be greater, up to
+    young_drop. spell_seconds: a slow spell of the past that was shorter is the job's own way, and the present has to last twice as
+    long; a longer one was a drop itself. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
     that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
-    errors at least; of_growth: and what was added, as a share of the growth of the step. of_lead:
-    share of the slowdown by which one GPU goes on working beyond the others; above_lead: times the greatest lead of before. few_ports:
+    errors at least; of_growth, of_growth_nodes: and what was added, as a share of the growth of the step, of GPUs and of nodes. rougher: times the
+    scatter of steps that shows uneven work, rough_share: and so much of the growth was added to it. of_fall: share of
+    the slowdown by which the usual GPU does less; of_lead: share of that by which the first of them is further ahead than before, at
+    lead_sigmas standard errors. few_ports:
     share of the job's ports that wait to send, port_waits: so many times as much as before and as the others.
-    draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down within it slow down together. still: growth
+    draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down
+    within it slow down together. still: growth
     against the last hours from which an older finding goes on.
     """
 
@@ -60,13 +69,18 @@ class Params:
     lockstep: float = 0.03
     past_seconds: float = 100.0
     full_past_seconds: float = 600.0
-    young_drop: float = 0.15
+    young_drop: float = 0.06
+    spell_seconds: float = 300.0
     common: float = 0.8
     uneven_seconds: float = 900.0
-    apart: float = 0.3
+    apart: float = 0.7
     of_growth: float = 0.1
-    of_lead: float = 0.5
-    above_lead: float = 1.7
+    of_growth_nodes: float = 0.07
+    rougher: float = 2.5
+    rough_share: float = 0.06
+    of_fall: float = 0.3
+    of_lead: float = 0.3
+    lead_sigmas: float = 3.0
     few_ports: float = 0.25
     port_waits: float = 20.0
     draws: float = 0.01
@@ -114,32 +128,91 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
     """Clear, slow, or None where it cannot be told."""
     if pace.apart > p.lockstep:
         return None
-    values, rows = _values(pace)
-    last = _present(window, pace, rows, p)
-    if last is None:
-        return None
-    found = job_pace.change(values, last)
-    if found is None:
+    kinds = [kind for kind in _kinds(pace) if len(kind.values)]
+    told = [one for kind in kinds if (one := _judge_values(window, pace, kind, p)) is not None]
+    if not told:
         # A run that has just begun is slow or fast by itself: what was found in the run before it is over.
-        fresh = pace.started > 0 and len(values) >= 6
+        fresh = pace.started > 0 and any(len(kind.values) >= pace_levels.LEAST for kind in kinds)
         return Verdict(job_pace.part(job), FAULT, "clear", reason="new_run") if fresh else None
-    row = int(rows[found.at])
-    if found.growth >= _needed(window, rows, found, p):
-        if _batch_grew(pace, row, p) or not _everybody(window, job, pace, row, found.growth, p):
+    found = next((one for one in told if one.drop is not None), None)
+    # What spans show and single steps deny (a pause that nobody named is in a span) is no drop.
+    if found is not None and found.drop is not None and told[0].growth >= 0.5 * p.drop:
+        row = int(found.kind.rows[found.drop.at])
+        if _batch_grew(pace, row, p) or not _everybody(window, job, pace, row, found.drop.growth, p):
             return None
-        return _Slow(job, pace, found, int(window.times[row]), row)
+        return _Slow(job, pace, found.drop, int(window.times[row]), row)
     if pace.started == 0 and _found_before(window, pace):
-        return _older(window, job, pace, values[-last:], found.growth, p)
-    if found.growth >= 0.5 * p.drop:
+        one = told[0]
+        return _older(window, job, pace, one.kind.values[-one.last:], one.growth, p)
+    if min(one.recent for one in told) >= 0.5 * p.drop:
         return None  # neither slow nor as fast as before: an open finding stands still
     return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
 
 
-def _values(pace: Pace) -> tuple[Floats, Ints]:
-    """Seconds a step (else a token) took, where told, and their rows."""
-    best = pace.step if (~np.isnan(pace.step)).sum() >= (~np.isnan(pace.token)).sum() else pace.token
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kind:
+    """Values that tell the pace (`pace_levels`: single steps or spans), without the missing, and their rows."""
+
+    values: Floats
+    rows: Ints
+    spans: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Told:
+    """What values tell. drop: how the job became slower, None = it did not. last: how many are the present; growth,
+    recent: of the present, and of its newer half, against the fastest level of the past."""
+
+    kind: _Kind
+    drop: Change | None
+    last: int
+    growth: float
+    recent: float
+
+
+def _kinds(pace: Pace) -> list[_Kind]:
+    """Single steps where they are told, else tokens; and spans by the counter of steps."""
+    spans = ~np.isnan(pace.span)
+    counted = _Kind(pace.span[spans], pace.rows[spans], True)
+    best = pace.token if not pace.single or (~np.isnan(pace.step)).sum() < (~np.isnan(pace.token)).sum() else pace.step
     known = ~np.isnan(best)
-    return best[known], pace.rows[known]
+    return [_Kind(best[known], pace.rows[known], False), counted]
+
+
+def _judge_values(window: Window, pace: Pace, kind: _Kind, p: Params) -> _Told | None:
+    """None for too few."""
+    last = _present(window, pace, kind.rows, p)
+    if last is None or len(kind.values) < pace_levels.LEAST + last:
+        return None
+    now, newest = (pace_levels.level(kind.values[-n:], kind.spans) for n in (last, max(3, -(-last // 2))))
+    fast = np.sort(kind.values)[pace_levels.LEAST // 2]
+    if now < (1.0 + p.drop) * fast:  # as nearly always: no levels need be told
+        usual = pace_levels.level(kind.values, kind.spans)
+        return _Told(kind, None, last, now / usual - 1.0, newest / usual - 1.0)
+    known = pace_levels.levels(kind.values, last, kind.spans)
+    lasted = [(int(window.times[kind.rows[one.stop - 1]]) - int(window.times[kind.rows[one.start]])) / 1000.0 for one in known]
+    fastest = min((one.value for one, seconds in zip(known, lasted, strict=True) if seconds >= p.past_seconds),
+                  default=known[0].value)
+    drop = None
+    if now >= (1.0 + p.drop) * fastest:
+        drop = _slower(window, kind, known, last, p)
+    return _Told(kind, drop, last, now / fastest - 1.0, newest / fastest - 1.0)
+
+
+def _slower(window: Window, kind: _Kind, known: list[pace_levels.Level], last: int, p: Params) -> Change | None:
+    """The drop that began first, of those since which the job was slow all the time."""
+    best: Drop | None = None
+    for one in pace_levels.drops(kind.values, known, last, kind.spans, 0.5 * p.drop):
+        if best is not None and (one.past == best.past or one.change.before > best.change.before):
+            continue
+        if one.change.growth >= _needed(window, kind, one, p) and not _alternates(window, kind, one, p):
+            best = one
+    return None if best is None else best.change
+
+
+def _seconds(window: Window, kind: _Kind, a: int, b: int) -> float:
+    """From the a-th value to the b-th."""
+    return (int(window.times[kind.rows[min(b, len(kind.rows) - 1)]]) - int(window.times[kind.rows[a]])) / 1000.0
 
 
 def _present(window: Window, pace: Pace, rows: Ints, p: Params) -> int | None:
@@ -152,12 +225,21 @@ def _present(window: Window, pace: Pace, rows: Ints, p: Params) -> int | None:
     return max(3, int(np.ceil(max(p.hold_seconds, p.hold_steps * usual) / each)))
 
 
-def _needed(window: Window, rows: Ints, found: Change, p: Params) -> float:
-    past = (int(window.times[rows[found.at]]) - int(window.times[rows[0]])) / 1000.0
+def _needed(window: Window, kind: _Kind, one: Drop, p: Params) -> float:
+    """The growth from which it is a drop."""
+    past, found = _seconds(window, kind, one.past, one.change.at), one.change
     if past < p.past_seconds:
         return float("inf")
     young = p.young_drop * max(0.0, 1.0 - past / p.full_past_seconds)
-    return max(p.drop, young, p.sigmas * found.error / found.before, p.wander * found.wander + p.above_past)
+    error = found.error / found.before
+    return max(p.drop + error, young, p.sigmas * error, p.sigmas * one.restless, p.wander * found.wander + p.above_past)
+
+
+def _alternates(window: Window, kind: _Kind, one: Drop, p: Params) -> bool:
+    """The job was as slow before, for a while, and came back: twice, or for a time that the present spell does not far exceed."""
+    lasts = _seconds(window, kind, one.since, len(kind.rows))
+    spells = [_seconds(window, kind, a, b) for a, b in one.spells]
+    return len(spells) > 1 or any(s < p.spell_seconds and lasts < 2.0 * s for s in spells)
 
 
 def _batch_grew(pace: Pace, row: int, p: Params) -> bool:
@@ -187,7 +269,7 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: floa
                                     grown("rank.comm_wait_seconds", 0.0))
     total = grown("rank.step_seconds", 0.5)
     if np.isnan(computing) or np.isnan(total):
-        return not _each_time_others(window, job, before, after, growth, p)
+        return not (_rougher(pace, row, growth, p) or _each_time_others(window, job, before, after, growth, p))
     # In steps of uneven length some ranks have more to do, each time others.
     apart = grown("rank.compute_seconds", 0.9) - computing
     if apart >= (1.0 - p.common) * total:
@@ -236,37 +318,76 @@ def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, 
     if signal is None:
         return False
     values = window.values(signal)[:, columns]
+    # A sequence is a replica's, and a replica often a node's: of its GPUs together the noise of each reading is less.
+    names = np.array([window.of_kind("gpu")[c].node for c in columns])
+    nodes = np.stack([stats.median(values[:, names == name], axis=1) for name in dict.fromkeys(names.tolist())], axis=1)
+    return (_differ_more(values, before, after, p.of_growth * growth, p)
+            or (nodes.shape[1] >= 3 and _differ_more(nodes, before, after, p.of_growth_nodes * growth, p)))
+
+
+def _differ_more(values: Floats, before: Ints, after: Ints, least: float, p: Params) -> bool:
+    """values: float64[tick, part]. The parts differ more from each other since the change, by at least the share `least`."""
     (old, n), (new, m) = _differences(values[before]), _differences(values[after])
     if not min(n, m) or not old > 0:
         return False
-    # A median absolute deviation of normal noise is known to 1.17 / sqrt(n) of itself; exporters repeat every second reading.
-    error = 1.17 * float(np.sqrt(2 / n + 2 / m))
-    if new < (1.0 + max(p.apart, 2.0 * error)) * old:
+    # A median absolute deviation of normal noise is known to 1.17 / sqrt(n) of itself; exporters repeat every second reading, and
+    # each is compared with two others.
+    error = 1.17 * float(np.sqrt(4 / n + 4 / m))
+    if new < (1.0 + max(p.apart, 2.5 * error)) * old:
         return False
-    added = float(np.sqrt(new**2 - old**2)) / float(stats.median(stats.median(values[after])))
-    return added >= p.of_growth * growth
+    return float(np.sqrt(new**2 - old**2)) / float(stats.median(stats.median(values[after]))) >= least
+
+
+def _rougher(pace: Pace, row: int, growth: float, p: Params) -> bool:
+    """Single steps scatter more since the change, beyond what longer steps do: each holds another amount of work. The scatter is that
+    below the level, for the tail above is always there; it is taken in short spans, so that a slope is none."""
+    if not pace.single:
+        return False
+    known = ~np.isnan(pace.step)
+    before, after = pace.step[known & (pace.rows < row)], pace.step[known & (pace.rows >= row)]
+    if min(len(before), len(after)) < ROUGH_STEPS:
+        return False
+    # While the job gets slower bit by bit a span scatters by that; one of them does not.
+    old, new = _scatter(before, 0.5), _scatter(after, 0.25) / (1.0 + growth)
+    return new >= p.rougher * old and float(np.sqrt(max(0.0, new**2 - old**2))) >= p.rough_share * growth
+
+
+def _scatter(values: Floats, q: float) -> float:
+    """Robust sigma below the level, as a share of the whole's level: the quantile of spans of which the slope is taken away."""
+    low = []
+    for part in np.array_split(values, max(1, len(values) // ROUGH_STEPS)):
+        half = len(part) // 2
+        slope = (float(np.median(part[-half:])) - float(np.median(part[:half]))) / (len(part) - half)
+        flat = np.sort(part - slope * np.arange(len(part)))
+        low.append((job_pace.at_quantile(flat, job_pace.LEVEL) - job_pace.at_quantile(flat, 0.1)) / 0.9)  # these lie 0.9 sigma apart
+    return max(float(np.quantile(low, q)) / job_pace.level_of(values), job_pace.LEAST_SIGMA)
 
 
 def _one_leads(window: Window, columns: Ints, before: Ints, after: Ints, growth: float, p: Params) -> bool:
-    """At nearly all times since the change some GPU works on while the others have begun to wait: they wait for it, whether it is
-    always the same one (a straggler) or another after some minutes (experts)."""
-    signal = next((s for s in WORK if s in window.blocks and not np.isnan(window.last(s)[columns]).all()), None)
-    if signal is None or len(before) < LEAD_ROWS or len(after) < LEAD_ROWS:
-        return False
-    values = window.values(signal)[:, columns]
+    """Since the change most GPUs do less and at each time some GPU does as much as before: they wait for it, whether it is always the
+    same one (a straggler) or another after some minutes (experts). What slows all of them leaves nobody ahead."""
+    return any(_leads(window.values(signal)[:, columns], before, after, growth, p) for signal in WORK if signal in window.blocks)
+
+
+def _leads(values: Floats, before: Ints, after: Ints, growth: float, p: Params) -> bool:
+    """values: float64[tick, gpu] of one activity."""
     own = stats.median(values[before])
     kept = stats.ratio(values, own[None, :])
-    lead = stats.ratio(kept, stats.median(kept, axis=1)[:, None])
-
-    def tops(rows: Ints) -> Floats:
-        """The greatest lead in each span of `LEAD_ROWS`."""
-        spans = [stats.mean(lead[rows[i:i + LEAD_ROWS]]) for i in range(len(rows) % LEAD_ROWS, len(rows), LEAD_ROWS)]
-        return np.array([np.nanmax(s) - 1.0 for s in spans if not np.isnan(s).all()])
-
-    now, past = tops(after), tops(before)
-    if not len(now) or not len(past):
+    fall = 1.0 - float(stats.median(stats.median(kept[after])))
+    if not fall >= p.of_fall * growth / (1.0 + growth):
         return False
-    return float(np.quantile(now, 0.25)) >= max(p.of_lead * growth / (1.0 + growth), p.above_lead * float(np.median(past)))
+    lead = stats.ratio(kept, stats.median(kept, axis=1)[:, None])
+    now, past = _tops(lead, after), _tops(lead, before)
+    if min(len(now), len(past)) < LEAD_SPANS:
+        return False
+    error = float(np.hypot(now.std() / np.sqrt(len(now)), past.std() / np.sqrt(len(past))))
+    return float(now.mean() - past.mean()) >= max(p.of_lead * fall, p.lead_sigmas * error)
+
+
+def _tops(lead: Floats, rows: Ints) -> Floats:
+    """The greatest lead in each span of `LEAD_ROWS`."""
+    spans = [stats.mean(lead[rows[i:i + LEAD_ROWS]]) for i in range(len(rows) % LEAD_ROWS, len(rows), LEAD_ROWS)]
+    return np.array([np.nanmax(s) for s in spans if not np.isnan(s).all()])
 
 
 def _differences(values: Floats) -> tuple[float, int]:

@@ -52,6 +52,8 @@ def build_world(
     world = World(nodes, spares, seed, start_ms - before_seconds * 1000, job, kind, shape, all_plugins(), telemetry)
     operations = Operations(world, times(durations))
     world.watchers.append(operations)
+    if telemetry.logs:
+        world.watch_scheduler()
     world.advance(start_ms)
     return world, operations
 
@@ -84,7 +86,7 @@ def bare(scenario: Scenario, maker: Maker = make_job) -> tuple[World, Operations
     spec = scenario.fleet
     before = 0.0 if spec.cold else seconds_of(spec.before)
     kind = kind_named(spec.type)
-    telemetry = Telemetry(spec.tier, spec.dcgm_cycle_seconds, spec.scrape_seconds)
+    telemetry = Telemetry(spec.tier, spec.dcgm_cycle_seconds, spec.scrape_seconds, scheduler=spec.scheduler, switches=spec.switches)
     world = World(spec.nodes, spec.spares, scenario.seed, scenario.start_ms - int(before * 1000), None, kind, None,
                   all_plugins(), telemetry)
     first = 0
@@ -106,6 +108,8 @@ def build_scenario(scenario: Scenario) -> tuple[World, Operations, Programme]:
     """The scenario's world as it stands at its start, with operations and programme at work."""
     world, operations, programme = bare(scenario)
     world.watchers += [operations, programme]
+    if world.telemetry.logs:
+        world.watch_scheduler()
     programme.begin(scenario.fleet.cold)
     world.advance(scenario.start_ms)
     return world, operations, programme

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from core.errors import BadInput
+from fleet.waits import gone, moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,30 @@ def tier_named(name: str) -> Tier:
 
 @dataclass(slots=True)
 class Saved:
-    """One checkpoint. done: when it was (or will be) complete. nodes: where the shards lie, in rank order."""
+    """One checkpoint. done: when it was (or will be) complete. nodes: where the shards lie, in rank order. slowed: the
+    factor on writing that `done` was reckoned with. left: the share that is still to be written."""
 
     tier: Tier
     step: int
     began: int
     done: int
     nodes: tuple[int, ...]
+    slowed: float = 1.0
+    left: float = 1.0
+
+    def write(self, begins: int, until: int) -> float:
+        """The share that is written between the two moments (ms); nothing while what it writes to is gone."""
+        begins, until = max(begins, self.began), min(until, self.done)
+        if until <= begins or gone(self.slowed):
+            return 0.0
+        part = self.left * (until - begins) / (self.done - begins)
+        self.left -= part
+        return part
+
+    def pace(self, since: int, at: int, now: float) -> None:
+        """From `at` on (ms) its writing is slowed by the factor `now`; until then, from `since`, it was by what it was."""
+        self.done, _ = moved(self.done, self.done - self.began, max(since, self.began), at, self.slowed, now)
+        self.slowed = now
 
 
 @dataclass(slots=True)
@@ -103,9 +121,9 @@ class CheckpointStore:
         """When after `at` a save is due or one that is under way ends, the soonest; None = nothing is planned."""
         return min((t for t in (*self._due.values(), *(saved.done for saved in self.under_way)) if t > at), default=None)
 
-    def begin(self, tier: Tier, step: int, at: int, seconds: float, nodes: Collection[int]) -> Saved:
-        """A save begins that takes `seconds`."""
-        saved = Saved(tier, step, at, at + max(1, int(seconds * 1000)), tuple(nodes))
+    def begin(self, tier: Tier, step: int, at: int, seconds: float, nodes: Collection[int], slowed: float = 1.0) -> Saved:
+        """A save begins that takes `seconds`, which the factor `slowed` is already part of."""
+        saved = Saved(tier, step, at, at + max(1, int(seconds * 1000)), tuple(nodes), slowed)
         self.under_way.append(saved)
         return saved
 

@@ -53,8 +53,8 @@ def _add_exporters(app: FastAPI, world: World, clock: FleetClock) -> None:
 
     async def exporter_page(request: Request) -> Response:
         name, exporter = request.path_params["name"], request.path_params["exporter"]
-        node = world.find(name)
-        if node is None or exporter not in pages.names:
+        node = pages.find(name, exporter)
+        if node is None:
             return _nothing(f"no exporter {exporter!r} on a node {name!r}")
         clock.now_ms()
         return respond(pages.answer(node, exporter))
@@ -77,7 +77,21 @@ def _add_exporters(app: FastAPI, world: World, clock: FleetClock) -> None:
 
     app.add_route("/nodes/{name}/{exporter}", exporter_page)
     app.add_route("/logs/kernel/{name}", kernel_log)
+    async def scheduler_log(request: Request) -> Response:
+        if not world.telemetry.logs:
+            return _nothing("no log of a scheduler")
+        clock.now_ms()
+        return _log(world.watch_scheduler().log.read(_start(request)))
+
+    async def accounting(request: Request) -> Response:
+        if not world.telemetry.logs:
+            return _nothing("no books of a scheduler")
+        clock.now_ms()
+        return _log(world.watch_scheduler().accounting())
+
     app.add_route("/logs/trainer/{name}", trainer_log)
+    app.add_route("/logs/scheduler/slurm", scheduler_log)
+    app.add_route("/accounting/sacct", accounting)
     app.add_route("/sd", service_discovery)
 
 

@@ -177,6 +177,8 @@ class EventWorld:
         self.programme.step(to)
         for watcher in self.watchers:
             watcher.step(to)
+        if world.scheduler is not None:
+            world.scheduler.step(to)
         # What was done just now holds from the next sub-step on.
         self._soon = world.revision != revision
         self.events += 1
@@ -191,10 +193,12 @@ class EventWorld:
             if len(knobs.compute) != job.ranks:
                 knobs.resize(job.ranks)
         self._links(span)
+        world.storage.feel()
         for name, job in world.jobs.items():
             rows = np.array(job.nodes, dtype=np.int64)
             if isinstance(job, RateJob):
                 job.factor = self.factor(job)
+                job.storing = float(world.storage.write_factor[rows].max(initial=1.0))
                 job.slowness = world.gpus.slowness[rows].ravel()
             else:
                 job.links = per_gpu(world.network.endpoint[rows], job.gpus).ravel()

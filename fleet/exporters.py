@@ -7,7 +7,7 @@ families. A page and a frame are made from the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ from fleet.hardware import Node
 from fleet.renames import renamed
 from fleet.sheets import SHEETS
 from fleet.sheets.base import Sheet, Template
-from fleet.telemetry import Telemetry
+from fleet.stations import Station
+from fleet.telemetry import SCHEDULERS, Telemetry
 
 if TYPE_CHECKING:
     from fleet.world import World
@@ -69,10 +70,17 @@ class _Past:
     reading: Reading | None = None
 
 
+def site_exporters(world: World, telemetry: Telemetry) -> tuple[str, ...]:
+    """The exporters that are on no node: the scheduler's, and those of the switches where the fabric shows any."""
+    switches = telemetry.switches if world.topology.rails else None
+    return tuple(name for name in (SCHEDULERS.get(telemetry.scheduler or ""), switches) if name is not None)
+
+
 def exporters_of(world: World, telemetry: Telemetry | None = None) -> tuple[str, ...]:
-    """The exporters that the world's nodes may have under a telemetry (not given: the world's own)."""
+    """The exporters that the world's nodes and stations may have under a telemetry (not given: the world's own)."""
+    shown = telemetry or world.telemetry
     offered = [*world.kind.exporters, *(("vllm",) if "inference" in world.has else ())]
-    return (telemetry or world.telemetry).exporters(offered)
+    return shown.exporters([*offered, *site_exporters(world, shown)])
 
 
 class Exporters:
@@ -88,9 +96,14 @@ class Exporters:
         self._down: tuple[int, list[int]] = (-1, [])  # of which revision, nodes that do not answer
         self._templates: dict[tuple[str, int], tuple[int, Template]] = {}
 
-    def nodes(self, name: str) -> list[Node]:
-        """The nodes that have the exporter now."""
-        return [self.world.nodes[row] for row in self.sheets[name].rows()]
+    def nodes(self, name: str) -> list[Node | Station]:
+        """The nodes (or stations) that have the exporter now."""
+        sheet = self.sheets[name]
+        return [sheet.places[row] for row in sheet.rows()]
+
+    def places(self, name: str) -> Sequence[Node | Station]:
+        """All that might have it, in the order of the rows of its values."""
+        return self.sheets[name].places
 
     # --- what is shown -----------------------------------------------------------------------------------------------
     def read(self, name: str) -> Reading:
@@ -185,13 +198,15 @@ class Exporters:
         knobs = self.world.knobs.exporter
         odd = {row for (row, exporter), how in knobs.answers.items() if exporter == name and how != "frozen"}
         odd.update(row for row, exporter in knobs.extra_series if exporter == name)
+        if self.sheets[name].places is not self.world.nodes:
+            return frozenset(odd | {one.index for one in self.sheets[name].places if not one.up})
         if self._down[0] != self.world.revision:
             self._down = self.world.revision, [node.index for node in self.world.nodes if not node.up]
         odd.update(self._down[1])
         return frozenset(odd)
 
     # --- as text -----------------------------------------------------------------------------------------------------
-    def answer(self, node: Node, name: str) -> Answer:
+    def answer(self, node: Node | Station, name: str) -> Answer:
         """What who asks gets from the node's exporter. Raises KeyError for an unknown exporter."""
         reading = self.read(name)
         how = "down" if not node.up else self.world.knobs.exporter.answers.get((node.index, name), "page")
@@ -205,7 +220,7 @@ class Exporters:
             return Answer(self.sheets[name].nothing)
         return Answer("page", _half(body) if how == "half" else body)
 
-    def columns(self, node: Node, name: str) -> NDArray[np.int64]:
+    def columns(self, node: Node | Station, name: str) -> NDArray[np.int64]:
         """Which column of the values each sample of the node's page is, in page order, as of now."""
         return self._template(node, name, self.read(name)).columns
 
@@ -214,7 +229,7 @@ class Exporters:
         for key in [key for key in self._templates if key[0] == name]:
             del self._templates[key]
 
-    def _template(self, node: Node, name: str, reading: Reading) -> Template:
+    def _template(self, node: Node | Station, name: str, reading: Reading) -> Template:
         shape = reading.shapes[node.index]
         known = self._templates.get((name, node.index))
         if known is None or known[0] != shape:

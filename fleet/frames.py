@@ -19,6 +19,7 @@ from fleet.hardware import Node
 from fleet.operations import Operations
 from fleet.pages import Pages, labels_of
 from fleet.state import node_views
+from fleet.stations import Station
 from fleet.telemetry import Telemetry
 from fleet.world import World
 
@@ -54,8 +55,11 @@ class FleetFrames:
         """(target labels, page) of every target at `at` ms, which must not lie in the past; None = it does not answer."""
         self.world.advance(at)
         has = {exporter: set(self.pages.exporters.sheets[exporter].rows()) for exporter in self.pages.names}
-        return [(self.labels(node, exporter), self.pages.page(node, exporter))
-                for node in self.world.nodes for exporter in self.pages.names if node.index in has[exporter]]
+        on_nodes = [name for name in self.pages.names if self.pages.exporters.places(name) is self.world.nodes]
+        found: list[tuple[Node | Station, str]] = [
+            (node, exporter) for node in self.world.nodes for exporter in on_nodes if node.index in has[exporter]]
+        found += [(place, name) for name in self.pages.names if name not in on_nodes for place in self.pages.exporters.places(name)]
+        return [(self.labels(place, exporter), self.pages.page(place, exporter)) for place, exporter in found]
 
     def advance(self, to: int) -> Iterator[tuple[dict[str, str], int, bytes | None]]:
         """(target labels, slot, page) for each slot (multiple of the scrape interval) after the present moment up to `to` ms."""
@@ -76,11 +80,11 @@ class FleetFrames:
         return [Frame(name, at, one.values, one.shapes, one.there.sum(axis=1, dtype=np.float64), one.rows, one.odd)
                 for name, one in found]
 
-    def answer(self, node: Node, exporter: str) -> Answer:
+    def answer(self, node: Node | Station, exporter: str) -> Answer:
         """What who asks the exporter gets now: a page, or how there is none."""
         return self.pages.answer(node, exporter)
 
-    def labels(self, node: Node, exporter: str) -> dict[str, str]:
+    def labels(self, node: Node | Station, exporter: str) -> dict[str, str]:
         """The target labels of an exporter of a node."""
         return labels_of(node, exporter, self.telemetry.scrape_seconds)
 

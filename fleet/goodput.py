@@ -31,6 +31,7 @@ BY_STATE = {
     "spare": "spare", "drained": "drained", "draining": "drained", "rebooting": "rebooting", "provisioning": "provisioning",
     "down": "repair", "in_service": "idle",
 }
+_STATE_CAUSE = {state: CAUSE_INDEX[cause] for state, cause in BY_STATE.items()}
 # What a job has had of its nodes while its processes were not there.
 _OFF = {"queued": "queue_wait", "done": "idle"}
 
@@ -67,7 +68,7 @@ class Goodput:
     def _states(self) -> Ints:
         """The cause of each node's time beside its job's processes, int64[node]."""
         world = self._world
-        found = [CAUSE_INDEX[BY_STATE.get(node.state, "drained")] for node in world.nodes]
+        found = [_STATE_CAUSE[node.state] for node in world.nodes]
         for node in world.testing:
             found[node] = CAUSE_INDEX["diagnosing"]
         return np.array(found, dtype=np.int64)

@@ -20,6 +20,7 @@ from fleet.loss import LossCurve
 from fleet.noise import Noise, StepNoise
 from fleet.running import Running
 from fleet.shape import CLOCK_EXPONENT, Impact, JobShape
+from fleet.waits import WORTH_ASKING_SECONDS, late, moved
 
 __all__ = ["CHECKPOINT", "CLOCK_EXPONENT", "COMPUTE", "EXCHANGE", "HANG", "LOAD", "WAIT", "WARMUP",
            "WATCHDOG_SECONDS", "Impact", "Job", "JobShape"]
@@ -41,7 +42,9 @@ PRINT_SECONDS = 0.002
 @dataclass(slots=True)
 class Segment:
     """A stretch of time in which the job does one thing. load, busy, traffic: float64[rank], of a ms. healthy_ms: what a
-    step would have taken on healthy parts, without warm-up. timing: a step's parts, float64[rank]."""
+    step would have taken on healthy parts, without warm-up. timing: a step's parts, float64[rank]. tier: what is saved to or
+    read from; its last `stored_ms` are that, reckoned with the factor `slowed`. late: seconds that each rank's batch comes
+    too late, float64[rank], as of `seen` ms and at the loaders' factors `loader`."""
 
     kind: str
     start: int
@@ -52,6 +55,11 @@ class Segment:
     healthy_ms: int = 0
     timing: dict[str, Floats] = field(default_factory=dict)
     tier: Tier | None = None
+    stored_ms: int = 0
+    slowed: float = 1.0
+    late: Floats | None = None
+    loader: Floats | None = None
+    seen: int = 0
 
 
 class Job(Running):
@@ -84,6 +92,8 @@ class Job(Running):
         self._asked: str | None = None
         self._paused: Floats | None = None
         self._told = (0, 0)
+        self._felt_at = 0
+        self._nan_rank: int | None = None
 
     # --- what the world and the operations do to it ------------------------------------------------------------------
     def start(self, at: int, load_seconds: float | None = None, mode: str | None = None) -> None:
@@ -99,10 +109,13 @@ class Job(Running):
             # Nothing (any more) in the peers' memory: what was exchanged reads from where the newest lies.
             usable, way = (in_memory, way) if in_memory else (usable, recovery.way_named("partial"))
         source = usable[0] if usable else None
-        seconds = load_seconds
+        seconds, reading = load_seconds, 0.0
+        tier = None if source is None or way is None or way.from_peers else source.tier
+        slowed = 1.0 if tier is None else self._pace_of(tier)
         if seconds is None and way is not None:
-            seconds = recovery.seconds(way, self.ranks, self.shape.checkpoint_bytes_per_node, None if source is None else source.tier,
-                                       self.saving, self._rng)
+            connecting, reading = recovery.stages(way, self.ranks, self.shape.checkpoint_bytes_per_node,
+                                                  None if source is None else source.tier, slowed, self._rng)
+            seconds = connecting + reading
         if seconds is None:
             seconds = float(self._rng.uniform(*self.shape.load_seconds))
         self.started_ms = at if self.started_ms is None else self.started_ms
@@ -118,7 +131,13 @@ class Job(Running):
         self._enter("init", at)
         self.log.loading(at, self)
         n = self.ranks
-        self._segment = Segment("init", at, at + max(1, int(seconds * 1000)), np.full(n, LOAD), np.zeros(n))
+        self._segment = Segment("init", at, at + max(1, int(seconds * 1000)), np.full(n, LOAD), np.zeros(n), tier=tier,
+                                stored_ms=0 if tier is None else int(reading * 1000), slowed=slowed)
+        self._felt_at = at
+
+    def _pace_of(self, tier: Tier) -> float:
+        """The factor on what is written to a tier or read from it now."""
+        return self.storing if tier.name == "lustre" else self.saving
 
     def distrust(self, since: int) -> bool:
         """The next start loads nothing that was saved after `since` (ms). False where there is no such checkpoint."""
@@ -153,6 +172,7 @@ class Job(Running):
         super().suffer(knobs, at)
         if not self.alive:
             return
+        self._wait_on(knobs, at)
         if knobs.crash is not None:
             self.crash(knobs.crash, knobs.crash_rank or 0, at)
             return
@@ -165,6 +185,35 @@ class Job(Running):
         if knobs.ask is not None and self.phase != ("warmup" if knobs.ask == "compile" else knobs.ask):
             self._asked = knobs.ask
         self._paused = knobs.pause_seconds.copy() if knobs.pause_seconds.any() else None
+        self._nan_rank = knobs.nan_rank if knobs.nan_rank is not None else self._nan_rank
+
+    def _wait_on(self, knobs: JobKnobs, at: int) -> None:
+        """What waits for storage takes as long as it does at the pace of now."""
+        since, self._felt_at = self._felt_at, at
+        for saved in self.store.under_way:
+            saved.pace(since, at, knobs.save_slowness * self._pace_of(saved.tier))
+        segment = self._segment
+        if segment is None:
+            return
+        if segment.tier is not None and segment.stored_ms:
+            now = self._pace_of(segment.tier) * (knobs.save_slowness if segment.kind == "checkpoint" else 1.0)
+            segment.end, segment.stored_ms = moved(segment.end, segment.stored_ms, max(since, segment.start), at, segment.slowed, now)
+            segment.slowed = now
+        elif segment.late is not None and segment.loader is not None and segment.late.any():
+            self._await_batches(segment, segment.late, segment.loader, at)
+
+    def _await_batches(self, segment: Segment, owed: Floats, then: Floats, at: int) -> None:
+        """The step under way ends when the last rank has its batch, whose source may have become quicker meanwhile."""
+        passed = (at - max(segment.seen, segment.start)) / 1000
+        rest = late(owed, passed, then, self.loader)
+        # Whoever had its batch already waits with the others, whose batches now come later or sooner than was reckoned.
+        shift = float(rest.max() - max(0.0, float(owed.max()) - passed))
+        own = rest - np.maximum(0.0, owed - passed)
+        segment.end = max(at + 1, segment.end + round(shift * 1000))
+        if segment.timing:
+            segment.timing["data"] = np.maximum(0.0, segment.timing["data"] + own)
+            segment.timing["comm"] = np.maximum(0.0, segment.timing["comm"] + shift - own)
+        segment.late, segment.loader, segment.seen = rest, self.loader.copy(), at
 
     def crash(self, reason: str, rank: int, at: int) -> None:
         """A rank dies and takes the others with it. reason: a name of `joblog.CRASHES`, or the message."""
@@ -223,9 +272,9 @@ class Job(Running):
         acc.traffic += span * segment.traffic
         for saved in self.store.under_way:
             # Host memory and object stores take nothing from the node's disks.
-            overlap = min(until, saved.done) - max(self._now, saved.began)
-            if saved.tier.name in ("lustre", "nvme") and overlap > 0:
-                acc.writing += self.shape.checkpoint_bytes_per_node * overlap / (saved.done - saved.began)
+            written = saved.write(self._now, until)
+            if saved.tier.name in ("lustre", "nvme") and written > 0:
+                acc.writing += self.shape.checkpoint_bytes_per_node * written
         self._book(self._cause(segment), span)
         self._now = until
 
@@ -307,16 +356,19 @@ class Job(Running):
             seconds = float(self._rng.uniform(*shape.checkpoint_seconds))
         else:
             seconds = shape.checkpoint_bytes_per_node / tier.write * float(self._rng.uniform(*SPREAD))
-        seconds *= self._felt.numbers.save_slowness * self.saving
-        self.store.begin(tier, self.step, at, seconds, self.nodes)
+        slowed = self._felt.numbers.save_slowness * self._pace_of(tier)
+        seconds *= slowed
+        self.store.begin(tier, self.step, at, seconds, self.nodes, slowed)
         self.log.saving(at, self.step, tier.name)
-        self._pause("checkpoint", at, seconds * tier.blocks, CHECKPOINT, 0.0)
+        paused = self._pause("checkpoint", at, seconds * tier.blocks, CHECKPOINT, 0.0)
+        paused.tier, paused.slowed, paused.stored_ms = tier, slowed, paused.end - paused.start
 
-    def _pause(self, kind: str, at: int, seconds: float, load: float, busy: float) -> None:
+    def _pause(self, kind: str, at: int, seconds: float, load: float, busy: float) -> Segment:
         n, ms = self.ranks, max(1, int(seconds * 1000))
         spread = 1 + 0.05 * self._rng.normal(0, 1, n)
         self._enter(kind, at)
         self._segment = Segment(kind, at, at + ms, load * spread, np.full(n, busy))
+        return self._segment
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def _begin_step(self, at: int) -> None:
@@ -331,8 +383,8 @@ class Job(Running):
         usual = shape.compute_seconds * noise.common * factor
         kernels = (usual * tokens * pace * self.slowness * felt.compute / self.slow**CLOCK_EXPONENT
                    * (1 + 0.005 * rng.normal(0, 1, n)))
-        late = np.maximum(0.0, shape.loader_seconds * tokens * self.loader - kernels)
-        data = shape.fetch_seconds * (0.4 + 0.6 * rng.lognormal(0, 0.4, n)) * felt.data + late
+        owed = np.maximum(0.0, shape.loader_seconds * tokens * self.loader - kernels)
+        data = shape.fetch_seconds * (0.4 + 0.6 * rng.lognormal(0, 0.4, n)) * felt.data + owed
         wobble = float(rng.lognormal(0, 0.07))
         stall = self._stall(noise, impact.step_seconds) + kernels * (felt.late - 1.0)
         exchange = pace * wobble * self.links
@@ -345,7 +397,8 @@ class Job(Running):
         healthy = impact.step_seconds * (1 + noise.excess) + tokens * usual / factor - shape.compute_seconds
         ms = max(1, round(total * 1000))
         timing = {"compute": kernels + stall, "data": data, "comm": total - kernels - stall - data}
-        return Segment(kind, at, at + ms, load, kernels / total, shape.bytes_per_step * tokens / ms, round(healthy * 1000), timing)
+        return Segment(kind, at, at + ms, load, kernels / total, shape.bytes_per_step * tokens / ms, round(healthy * 1000), timing,
+                       late=owed if (owed > WORTH_ASKING_SECONDS).any() else None, loader=self.loader.copy(), seen=at)
 
     def _stall(self, noise: Noise, usual: float) -> Floats:
         """Seconds that ranks stand still in the middle of their step: pauses from outside, and one rank's own hiccup."""
@@ -366,8 +419,11 @@ class Job(Running):
         self.step_seconds = (segment.end - segment.start) / 1000
         self.compute, self.data_wait, self.comm_wait = (segment.timing[k] for k in ("compute", "data", "comm"))
         self.tokens_per_second = shape.tokens_per_rank * numbers.tokens / self.step_seconds
-        self.curve.step(self._rng, self.step, numbers.loss_bump, numbers.loss_slope, numbers.nonfinite,
+        self.curve.step(self._rng, self.step, numbers.loss_bump, numbers.loss_slope, numbers.nonfinite or self._nan_rank is not None,
                         numbers.overflow_share, numbers.grad, numbers.loss_frozen)
+        if self._nan_rank is not None:
+            self.log.found_nan(segment.end, self._nan_rank, self.step)
+            self._nan_rank = None
         self.loss, self.grad_norm = self.curve.loss, self.curve.grad_norm
         self.skipped, self.nonfinite = self.curve.skipped, self.curve.nonfinite
         if self.curve.overflowed is not None:

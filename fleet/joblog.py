@@ -116,6 +116,11 @@ class JobLog(ByteLog):
         self.write(f"[{_moment(at)}] [INFO] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {scale:.0f}, "
                    f"reducing to {max(1.0, scale / 2):.0f}")
 
+    def found_nan(self, at: int, rank: int, step: int) -> None:
+        """A rank's check of its own results, as Megatron-LM's rerun machine reports it where it is asked to go on."""
+        self.write(f"[{_moment(at)}] Unexpected result nan on rank {rank} at iteration #{step} invocation #1 "
+                   "(message='found NaN in local forward loss calculation')!")
+
     # --- the end of processes --------------------------------------------------------------------------------------------
     def watchdog(self, at: int, job: Job, timeout: int) -> None:
         """Each rank that waits in the collective reports it; the one that never entered it says nothing."""
@@ -171,6 +176,9 @@ class TitanLog(JobLog):
 
     def finished(self, at: int, job: Job) -> None:
         self._say(at, "Training completed")
+
+    def found_nan(self, at: int, rank: int, step: int) -> None:
+        """torchtitan checks nothing rank by rank."""
 
     def stopped(self, at: int, step: int, clean: bool) -> None:
         if clean:

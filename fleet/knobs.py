@@ -180,7 +180,8 @@ class JobKnobs:
     of steps skipped for overflow), save_slowness, saves_fail (1 = every save fails), tokens (factor on tokens a step),
     grad (factor on the gradient norm), loss_frozen (1 = the loss that is reported stays what it was; steps go on),
     service (factor on the time that an inference endpoint takes for a request's work).
-    crash: why the processes die in this sub-step, None = they do not; crash_rank: the rank that says so. ask: the phase
+    crash: why the processes die in this sub-step, None = they do not; crash_rank: the rank that says so. nan_rank: the rank whose
+    own check finds NaN in its part of the next step, before anything is exchanged; that step is left out. ask: the phase
     (`checkpoint`, `eval`, or `compile` = warm-up steps again) that the job enters once its step under way is done, None =
     its own plan goes on.
     """
@@ -201,6 +202,7 @@ class JobKnobs:
         self.nonfinite = self.saves_fail = self.loss_frozen = False
         self.crash: str | None = None
         self.crash_rank: int | None = None
+        self.nan_rank: int | None = None
         self.ask: str | None = None
 
     def reset(self) -> None:

@@ -164,14 +164,16 @@ class NicBank:
 
     def tell(self, kernel: KernelLogs, nodes: Sequence[Node], at: int) -> None:
         """The kernel's lines for the links that changed in this sub-step: those of the driver's interface (Ethernet only) and
-        of the RDMA core. EFA's driver says nothing."""
-        if self.efa:
-            return
+        of the RDMA core. EFA's driver knows no link: it says that a device goes, and that it is set up anew."""
         for change in self.changes:
             node = nodes[change.node]
             if not node.up:
                 continue
             pci, name = self.kind.nic_pci(change.nic), self.kind.nic_names[change.nic]
+            if self.efa:
+                kernel.write(node, at, f"efa {pci}: Setup irq:efa-mgmnt@pci:{pci}" if change.up
+                             else f"efa {pci} {name}: Unregister ib device")
+                continue
             states = (("INIT", "ACTIVE") if self.kind.fabric == "infiniband" else ("ACTIVE",)) if change.up else ("DOWN",)
             if self.kind.fabric == "roce":
                 kernel.write(node, at, f"mlx5_core {pci} {netdev(self.kind, change.nic)}: Link {'up' if change.up else 'down'}")

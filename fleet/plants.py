@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fleet.world import World
 
 ONSETS = ("step", "ramp", "intermittent")
-# Largest severity that a person may ask for: ten times the step.
+# Largest severity, drawn or asked for: the step gets longer by ten times what it takes healthy.
 MOST = 10.0
 RAMP_SECONDS = (120.0, 900.0)
 EPISODE_SECONDS = (60.0, 600.0)
@@ -105,7 +105,7 @@ class Plants:
         else:
             place = draw(world, plugin.place, rng, taken) if target is None else resolve(world, plugin.place, target)
         low, high = plugin.impact
-        size = float(np.exp(rng.uniform(np.log(low), np.log(high)))) if severity is None else float(severity)
+        size = min(high, float(np.exp(rng.uniform(np.log(low), np.log(high))))) if severity is None else float(severity)
         # Who says how large it is to be wants it at once, unless he says that too.
         drawn = 0 if severity is not None else int(rng.integers(0, len(plugin.onsets)))
         how = onset or plugin.onsets[drawn]

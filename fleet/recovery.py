@@ -59,13 +59,19 @@ def way_named(name: str) -> Way:
 
 def seconds(way: Way, ranks: int, bytes_per_node: float, tier: Tier | None, slowness: float, rng: np.random.Generator) -> float:
     """How long a start takes. tier: where the checkpoint lies, None = there is none; slowness: factor on reading it."""
+    return sum(stages(way, ranks, bytes_per_node, tier, slowness, rng))
+
+
+def stages(way: Way, ranks: int, bytes_per_node: float, tier: Tier | None, slowness: float, rng: np.random.Generator,
+           ) -> tuple[float, float]:
+    """Of `seconds`, what the processes take to be there and connected, then what reading the checkpoint takes."""
     launch, luck = float(rng.uniform(*way.launch)), float(rng.uniform(*SPREAD))
     connect = way.rendezvous * float(np.log2(max(2, ranks)))
     read = 0.0
     if tier is not None:
         rate = PEER_READ if way.from_peers else tier.read
         read = way.loads * bytes_per_node / rate * slowness * luck
-    return launch + connect + read
+    return launch + connect, read
 
 
 @dataclass(slots=True)

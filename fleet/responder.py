@@ -13,6 +13,7 @@ from fleet.plants import NEVER, Planted
 from fleet.world import World
 
 DEADLINE_SECONDS = 4 * 3600.0
+RETRY_SECONDS = 300.0
 # What is tried, by the mildest verb that cures the fault.
 LADDERS: dict[str, tuple[str, ...]] = {
     "restart_process": ("restart_process",),
@@ -25,15 +26,19 @@ LADDERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True)
 class Responder:
-    """A watcher. delay_seconds: from onset to the first step (0 severity faults wait as well). done: ladders by fault."""
+    """A watcher. delay_seconds: from onset to the first step (0 severity faults wait as well). retries: how often a step that fails
+    (a spare that is still being set up, a reset that does not take) is tried again, RETRY_SECONDS later. done: ladders by fault.
+    """
 
     world: World
     operations: Operations
     delay_seconds: float = 600.0
     least_severity: float = 0.05
+    retries: int = 0
     done: list[tuple[str, str]] = field(default_factory=list)
     _under_way: dict[int, tuple[tuple[str, ...], int, str]] = field(default_factory=dict)
     _tried: set[int] = field(default_factory=set)
+    _again: dict[int, tuple[int, int]] = field(default_factory=dict)  # when the step is tried again, for the how manieth time
     _open: list[int] = field(default_factory=list)
     _seen: int = 0
 
@@ -54,6 +59,7 @@ class Responder:
     def next_ms(self, now: int) -> int:
         """When the next delay is over."""
         times = [self.world.faults[n].at + int(self.delay_seconds * 1000) for n in self._open]
+        times += [due for due, _ in self._again.values()]
         return min((t for t in times if t > now), default=NEVER)
 
     def _wanted(self, number: int, planted: Planted, at: int) -> bool:
@@ -64,11 +70,11 @@ class Responder:
             return False
         return len(planted.place.rows) == 1 or planted.plugin.place == "job"
 
-    def _begin(self, number: int, planted: Planted, ladder: tuple[str, ...], step: int) -> None:
+    def _begin(self, number: int, planted: Planted, ladder: tuple[str, ...], step: int, again: int = 0) -> None:
         self._tried.add(number)
         verb = ladder[step]
         target = self._target(planted, verb)
-        name = f"on-call/{number}/{step}"
+        name = f"on-call/{number}/{step}" + (f"/{again}" if again else "")
         self.operations.submit(name, verb, target, {"mode": "full"} if verb == "resume_job" else {}, DEADLINE_SECONDS)
         self._under_way[number] = (ladder, step, name)
 
@@ -83,11 +89,21 @@ class Responder:
 
     def _go_on(self, number: int, planted: Planted, at: int) -> None:
         ladder, step, name = self._under_way[number]
+        if number in self._again:
+            due, tries = self._again[number]
+            if at >= due:
+                del self._again[number]
+                self._begin(number, planted, ladder, step, tries)
+            return
         outcome = self.operations.poll(name)
         if outcome.state == "RUNNING":
             return
         if outcome.state == "DONE" and step + 1 < len(ladder):
             self._begin(number, planted, ladder, step + 1)
+            return
+        tries = int(name.split("/")[3]) if name.count("/") == 3 else 0
+        if outcome.state != "DONE" and tries < self.retries:
+            self._again[number] = (at + int(RETRY_SECONDS * 1000), tries + 1)
             return
         del self._under_way[number]
         self.done.append((planted.plugin.name, outcome.reason if outcome.state != "DONE" else "done"))

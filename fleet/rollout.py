@@ -53,6 +53,7 @@ class Rollout(Job):
         ms = (segment.end - segment.start) * rounds
         segment.end, segment.healthy_ms = segment.start + ms, segment.healthy_ms * rounds
         segment.timing = {name: rounds * seconds for name, seconds in segment.timing.items()}
+        segment.late = None if segment.late is None else rounds * segment.late
         return segment
 
     def _begin_step(self, at: int) -> None:

@@ -1,7 +1,7 @@
 """What every kind of work on the fleet has in common: seats, phase, what it asks of the hardware, and its time accounts.
 
 The world sets before each sub-step what the hardware gives each rank (`slow`, `slowness`, `links`, `nvlink`, `loader`,
-`saving`), calls `suffer` with the work's knobs, `advance`, then `collect`. Pages read `shown` and `phases`.
+`saving` on the nodes, `storing` on the shared file system), calls `suffer` with the work's knobs, `advance`, then `collect`. Pages read `shown` and `phases`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Running(ABC):
         n = self.ranks
         self.slow, self.slowness = np.ones(n), np.ones(n)
         self.links, self.nvlink, self.loader = np.ones(n), np.ones(n), np.ones(n)
-        self.saving = 1.0
+        self.saving = self.storing = 1.0
         self._felt = Felt(np.ones(n), np.ones(n), np.zeros(n), np.ones(n))
         self.seq = np.zeros(n)
         self.compute, self.comm_wait, self.data_wait = (np.full(n, np.nan) for _ in range(3))

@@ -22,7 +22,7 @@ from core.yamlfile import Node, build, read_yaml
 from fleet.hardware import DEFAULT_KIND, FABRICS, kind_named
 from fleet.jobs import SHAPES
 from fleet.plants import MOST
-from fleet.telemetry import TIERS
+from fleet.telemetry import SCHEDULERS, SWITCHES, TIERS
 from fleet.times import all_times
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -34,7 +34,8 @@ MOST_NODES = 20_000
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
     """type: a kind of node of the catalogue. fabric: what it has to have, None = whatever its type has. tier: of telemetry.
-    times: how long operations take, a set of `times.yaml`. cold: the nodes are provisioned first, jobs start after that.
+    scheduler, switches: whether a scheduler (slurm, kubernetes) and the switches (snmp, gnmic) have pages too, None = they have
+    none. times: how long operations take, a set of `times.yaml`. cold: the nodes are provisioned first, jobs start after that.
     before: how long the fleet has been at work when the scenario begins."""
 
     nodes: int = 16
@@ -47,6 +48,8 @@ class FleetSpec:
     times: str = "real"
     cold: bool = False
     before: str = "15m"
+    scheduler: str | None = None
+    switches: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,9 @@ class _Check:
                 self.fail(("fleet", "fabric"), spec.fabric, f"{kind.name} has {kind.fabric}")
         self.one_of(("fleet", "tier"), spec.tier, TIERS)
         self.one_of(("fleet", "times"), spec.times, all_times())
+        for key, given, allowed in (("scheduler", spec.scheduler, SCHEDULERS), ("switches", spec.switches, SWITCHES)):
+            if given is not None:
+                self.one_of(("fleet", key), given, allowed)
         self.seconds(("fleet", "before"), spec.before)
         if not 10 <= spec.scrape_seconds <= 60:
             self.fail(("fleet", "scrape_seconds"), spec.scrape_seconds, "10 to 60 seconds are allowed")

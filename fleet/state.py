@@ -44,8 +44,9 @@ def inventory(world: World) -> dict[str, Any]:
 def node_views(world: World) -> dict[str, NodeView]:
     """Each node as the guards need it."""
     views = {}
+    on = {index: job for job in reversed(world.jobs.values()) for index in job.nodes}
     for n in world.nodes:
-        job = world.job_on(n.index)
+        job = on.get(n.index)
         views[n.name] = NodeView(n.name, n.state, n.held_by, (job.name,) if job is not None else (),
                                  n.held_by if n.held_by == HAND else None, checked_at=world.checked.get(n.index))
     return views

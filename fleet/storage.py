@@ -80,11 +80,16 @@ class StorageBank:
             values[row] = 0.0
         self.timeouts[row] = 0.0
 
-    def step(self, seconds: int, work: Work) -> None:
-        """Moves all clients and targets on by `seconds`."""
+    def feel(self) -> Floats:
+        """Sets what the jobs feel from the knobs as they are turned now; gives the factor on each target's service time."""
         slow = np.where(self.knobs.up > 0, np.minimum(self.knobs.slowness, HUNG_FACTOR), HUNG_FACTOR)
         self.read_factor = np.where(self._reads_from, slow, 1.0).max(axis=1)
         self.write_factor = np.where(self._writes_to, slow, 1.0).max(axis=1)
+        return slow
+
+    def step(self, seconds: int, work: Work) -> None:
+        """Moves all clients and targets on by `seconds`."""
+        slow = self.feel()
         hung = self._host.mount_hung > 0
         active = work.memory_mib.max(axis=1) > 0
         own = np.where(hung, HUNG_FACTOR, self._host.mount_slowness)

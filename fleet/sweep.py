@@ -20,6 +20,7 @@ from fleet.joblog import SweepLog
 from fleet.knobs import JobKnobs
 from fleet.running import CAUSE_INDEX, PHASE_INDEX, Entry, Running
 from fleet.shape import JobShape
+from fleet.waits import WORTH_ASKING_SECONDS, late
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -81,6 +82,8 @@ class Sweep(Running):
         self._load, self._busy = np.zeros(n), np.zeros(n)
         self._parts = np.full((3, n), np.nan)  # compute, data, comm of the step under way
         self._ranks_of = np.arange(n).reshape(runs, self.gpus)
+        # Seconds that the step's batch comes too late, as of the last look, and the loader's factor then.
+        self._late, self._loaders, self._looked = np.zeros(runs), np.ones(runs), 0
 
     # --- what the world does to it -----------------------------------------------------------------------------------
     def start(self, at: int, load_seconds: float | None = None, mode: str | None = None) -> None:
@@ -106,6 +109,7 @@ class Sweep(Running):
         super().suffer(knobs, at)
         if not self.alive:
             return
+        self._await_batches(at)
         hung = knobs.hung.reshape(-1, self.gpus).any(axis=1)
         new, gone = hung & (self._kind == STEP), ~hung & (self._kind == HUNG)
         if new.any():
@@ -118,6 +122,19 @@ class Sweep(Running):
             dead[rank // self.gpus] = True
             self.log.crashed(at, self._name(rank // self.gpus), knobs.crash, rank, rank % self.gpus)
             self._rest(dead, np.where(dead, at, self._at))
+
+    def _await_batches(self, at: int) -> None:
+        """Steps that wait for a batch end sooner when its source gets quicker, later while it is gone."""
+        waiting = (self._kind == STEP) & (self._late > WORTH_ASKING_SECONDS)
+        if waiting.any():
+            now = self.loader.reshape(-1, self.gpus).max(axis=1)
+            passed = np.maximum(0, at - np.maximum(self._began, self._looked)) / 1000
+            rest = late(self._late, passed, self._loaders, now)
+            shift = np.where(waiting, rest - np.maximum(0.0, self._late - passed), 0.0)
+            self._until = np.where(waiting, np.maximum(at + 1, self._until + np.round(shift * 1000).astype(np.int64)), self._until)
+            self._parts[1] += np.repeat(shift, self.gpus)
+            self._late, self._loaders = np.where(waiting, rest, self._late), np.where(waiting, now, self._loaders)
+        self._looked = at
 
     # --- time --------------------------------------------------------------------------------------------------------
     def advance(self, to: int) -> None:
@@ -201,14 +218,16 @@ class Sweep(Running):
         usual = shape.compute_seconds * noise * warm
         kernels = (usual[:, None] * pace * (self.slowness * felt.compute / self.slow**CLOCK_EXPONENT).reshape(gpus)
                    * (1 + 0.005 * jitter))
-        late = np.maximum(0.0, shape.loader_seconds * self._size[:, None] * self.loader.reshape(gpus) - kernels)
-        data = shape.fetch_seconds * felt.data.reshape(gpus) + late
+        loader = self.loader.reshape(gpus)
+        owed = np.maximum(0.0, shape.loader_seconds * self._size[:, None] * loader - kernels)
+        data = shape.fetch_seconds * felt.data.reshape(gpus) + owed
         inside = shape.tensor_seconds * self._size * self.nvlink.reshape(gpus).max(axis=1)
         pause = felt.pause.reshape(gpus)
         best = (kernels + data + pause).max(axis=1) + inside
         total = best * (1 + np.where(self._steps < len(WARMUP), 0.0, excess))
         load = (COMPUTE * kernels + EXCHANGE * inside[:, None] + WAIT * (total[:, None] - kernels - inside[:, None])) / total[:, None]
         mine = np.repeat(runs, self.gpus)
+        self._late, self._loaders = np.where(runs, owed.max(axis=1), self._late), np.where(runs, loader.max(axis=1), self._loaders)
         self._set(runs, STEP, at, total, 0.0, 0.0)
         self._load, self._busy = np.where(mine, load.ravel(), self._load), np.where(mine, (kernels / total[:, None]).ravel(), self._busy)
         parts = np.stack([(kernels + pause).ravel(), data.ravel(), (total[:, None] - kernels - data - pause).ravel()])

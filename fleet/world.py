@@ -27,7 +27,9 @@ from fleet.network import Network
 from fleet.nics import NicBank
 from fleet.plants import Planted, Plants
 from fleet.running import Running
+from fleet.scheduler import Scheduler
 from fleet.storage import StorageBank
+from fleet.switchports import SwitchPorts
 from fleet.telemetry import DEMO, Telemetry
 from fleet.topology import Topology
 from fleet.work import Work
@@ -82,6 +84,8 @@ class World:
         self.paused: set[int] = set()  # nodes whose GPU exporter was stopped for what is done to a GPU
         self.checked: dict[int, int] = {}  # when each node last passed a health check, ms
         self.jobs: dict[str, Running] = {}
+        self.switchports: SwitchPorts | None = None
+        self.scheduler: Scheduler | None = None
         self.goodput = Goodput(self)
         if job is not None:
             self.add_job(Job(job, self.shape, list(range(nodes)), kind.gpus, JobLog(), streams[5]))
@@ -98,6 +102,16 @@ class World:
         if start:
             job.start(self.now_ms)
         self._measure(job)
+
+    def watch_switches(self) -> SwitchPorts:
+        """From now on the switches' ports are counted; asking again gives the same."""
+        self.switchports = self.switchports or SwitchPorts(self)
+        return self.switchports
+
+    def watch_scheduler(self) -> Scheduler:
+        """From now on a scheduler keeps its books; asking again gives the same."""
+        self.scheduler = self.scheduler or Scheduler(self)
+        return self.scheduler
 
     # --- looking up --------------------------------------------------------------------------------------------------
     @property
@@ -148,11 +162,15 @@ class World:
         self.gpus.step(SUBSTEP_SECONDS, work, self.hosts.inlet)
         self.nics.step(SUBSTEP_SECONDS, work, self.network)
         self.nics.tell(self.kernel, self.nodes, to)
+        if self.switchports is not None:
+            self.switchports.step(self, to)
         self.kernel.step(self.nodes, SUBSTEP_SECONDS, to)
         self._at = self.now_ms = to
         self.goodput.step(to)
         for watcher in self.watchers:
             watcher.step(to)
+        if self.scheduler is not None:
+            self.scheduler.step(to)
         self.revision += 1
 
     def _measure(self, job: Running) -> None:
@@ -163,7 +181,8 @@ class World:
         job.slowness = (self.gpus.slowness[rows] * self.knobs.gpu.compute[rows] * self.hosts.launch_factor[rows, None]).ravel()
         job.nvlink = np.repeat(self.gpus.nvlink_factor[rows], job.gpus)
         job.loader = np.repeat(self.hosts.data_factor[rows] * self.storage.read_factor[rows], job.gpus)
-        job.saving = float((self.hosts.save_factor[rows] * self.storage.write_factor[rows]).max(initial=1.0))
+        job.saving = float(self.hosts.save_factor[rows].max(initial=1.0))
+        job.storing = float((self.hosts.save_factor[rows] * self.storage.write_factor[rows]).max(initial=1.0))
         job.links = per_gpu(self.network.endpoint[rows], job.gpus).ravel()
         job.suffer(knobs, self._at)
 

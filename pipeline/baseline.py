@@ -28,11 +28,13 @@ class Minutes:
         self._means: Floats = np.full((32, columns), np.nan)
         self._n = 0
         self._asked: dict[int, tuple[int, Baseline]] = {}  # by seconds: up to when, and what it was
+        self._last: dict[tuple[int, int], Baseline] = {}   # by first and last minute, as long as no minute changes
 
     def add(self, end: int, values: Floats) -> None:
         """One more minute: values is float64[tick, column] of its ticks, all NaN = missing."""
         if self._n and end <= self._ends[self._n - 1]:
             return
+        self._last.clear()
         if self._n == len(self._ends):
             keep = min(self._n, KEPT_MINUTES - 1)
             size = min(2 * self._n, 2 * KEPT_MINUTES)
@@ -52,7 +54,10 @@ class Minutes:
         first = int(np.searchsorted(self._ends[:self._n], since, "right"))
         last = self._n if until is None else int(np.searchsorted(self._ends[:self._n], until, "right"))
         if first < last:
-            self._means[first:last, list(columns)] = np.nan
+            which = list(columns)
+            if not np.isnan(self._means[first:last, which]).all():  # at most ticks they have been left out before
+                self._means[first:last, which] = np.nan
+                self._last.clear()
 
     def regrid(self, former: Numbers) -> None:
         """Moves the columns: former[new column] = old column, -1 = a new part."""
@@ -61,6 +66,7 @@ class Minutes:
         fresh[:self._n, known] = self._means[:self._n, former[known]]
         self._means = fresh
         self._asked.clear()
+        self._last.clear()
 
     def summary(self, start: int, end: int) -> Baseline:
         """n, median, MAD and slope per hour of the minutes with start < minute's end <= end.
@@ -76,7 +82,9 @@ class Minutes:
                 return known[1]
         a = int(np.searchsorted(self._ends[:self._n], start, "right"))
         b = int(np.searchsorted(self._ends[:self._n], end, "right"))
-        found = summarise(self._ends[a:b], self._means[a:b])
+        found = self._last.get((a, b))
+        if found is None:
+            found = self._last[a, b] = summarise(self._ends[a:b], self._means[a:b])
         if b - a > LONG_MINUTES:
             self._asked[end - start] = (end, found)
         return found

@@ -25,22 +25,27 @@ from pipeline.correlate import MADE_BY, Group, Key
 # Parts that break and take the job on them along.
 FATAL = frozenset({"gpu_lost", "xid_fatal", "ecc_uncorrectable", "row_remap_failure", "nvlink_errors", "link_down",
                    "memory_pressure"})
-STOPPED_BY = {"stalled_loss": FATAL | {"storage_slow"}, "job_crash_loop": FATAL | {"service_down", "gpu_memory_leaked"},
-              "loss_spike": FATAL}
+STOPPED_BY = {"stalled_loss": FATAL | {"storage_slow", "gpu_memory_leaked"}, "loss_spike": FATAL,
+              "job_crash_loop": FATAL | {"service_down", "gpu_memory_leaked"}}
+# It stops no run that goes on, and each that begins, however old it is.
+STOPS_EACH_RUN = "gpu_memory_leaked"
+# A GPU that answers its driver no more holds up the exporter that asks it: that page stands still, or does not come.
+MUTES, MUTED, GPU_PAGE = frozenset({"xid_fatal", "gpu_lost"}), frozenset({"exporter_stale", "target_down"}), ("gpu.", "dcgm")
 # What makes a GPU or a whole node slow without stopping it, and what makes the network so.
 SLOW_PARTS = frozenset({"thermal_throttle", "power_brake", "power_cap", "clock_loss", "gpu_slow", "ecc_correctable_storm",
                         "nvlink_errors", "pcie_degraded", "cpu_starved", "memory_pressure", "cooling_fault", "config_drift"})
 SLOW_LINKS = frozenset({"packet_loss", "link_slow", "link_flap", "link_down"})
-SLOW_DATA = frozenset({"storage_slow", "disk_slow", "disk_full", "cpu_starved", "memory_pressure"})
+# (A governor that saves power slows loaders as well.)
+SLOW_DATA = frozenset({"storage_slow", "disk_slow", "disk_full", "cpu_starved", "memory_pressure", "config_drift"})
 SLOWED_BY: dict[str, frozenset[str]] = {
-    "straggler": SLOW_PARTS | SLOW_LINKS,
+    "straggler": SLOW_PARTS | SLOW_LINKS | {"data_stall"},
     "data_stall": SLOW_DATA,
     "throughput_drop": SLOW_PARTS | SLOW_LINKS | SLOW_DATA | {"straggler", "data_stall"},
     "checkpoint_stale": frozenset({"storage_slow", "disk_slow", "disk_full"}),
     "inference_slow": SLOW_PARTS | SLOW_LINKS,
 }
 # These seldom cost a job much: another cause comes first.
-WEAK = frozenset({"ecc_correctable_storm", "config_drift", "link_flap", "pcie_degraded"})
+WEAK = frozenset({"ecc_correctable_storm", "config_drift", "link_flap", "pcie_degraded", "disk_full"})
 # A GPU's own fault slows the rank on that GPU; these of one GPU slow others of its node as well.
 NODE_WIDE = frozenset({"nvlink_errors", "pcie_degraded", "config_drift"})
 # On one and the same part: what the graver fault shows as well.
@@ -51,7 +56,7 @@ SAME_PART = {
     "ecc_uncorrectable": frozenset({"gpu_lost", "row_remap_failure"}),
     "ecc_correctable_storm": frozenset({"gpu_lost", "row_remap_failure", "ecc_uncorrectable"}),
     "link_flap": frozenset({"link_down"}),
-    "link_slow": frozenset({"link_down"}),
+    "link_slow": frozenset({"link_down", "link_flap", "packet_loss", "pcie_degraded"}),
     "packet_loss": frozenset({"link_down", "link_flap"}),
     "clock_loss": frozenset({"gpu_lost", "thermal_throttle", "power_brake", "power_cap"}),
     "gpu_slow": frozenset({"gpu_lost", "thermal_throttle", "power_brake", "power_cap", "clock_loss", "ecc_correctable_storm",
@@ -82,6 +87,12 @@ AFTER_MS = 300_000
 # to be sure dates it at most so much later than the job's slowness.
 SLOW_BEFORE_MS = 1_800_000
 SLOW_AFTER_MS = 900_000
+# What costs little and has been there for longer than this was there before the job became slow.
+WEAK_BEFORE_MS = 600_000
+# It is there from one moment to the next, and slows nothing before.
+SHARP = frozenset({"disk_full"})
+# What one node lacks its own loaders wait for: a job waits for data as a whole where a cause reaches this share of its nodes.
+WHOLE_JOB = 0.5
 # Detectors of pace look back for minutes, and ends of findings are held: so long a slowness may outlive its cause.
 AFTERMATH_MS = 900_000
 
@@ -123,7 +134,7 @@ def _cause(i: int, groups: Sequence[Group], window: Window) -> int | None:
     others = [(j, other) for j, other in enumerate(groups) if j != i]
     found = [(_onset(other), other.key, j) for j, other in others
              if _stops(other, group, window) or _same_part(other, group) or _same_node(other, group)
-             or _hangs_on(other, group) or _went_silent(other, group)]
+             or _hangs_on(other, group) or _went_silent(other, group) or _mutes(other, group)]
     if found:
         return min(found)[2]
     slow = [(other.fault in WEAK, abs(_onset(other) - _onset(group)), other.key, j) for j, other in others
@@ -145,7 +156,8 @@ def _stops(cause: Group, group: Group, window: Window) -> bool:
     named = group.culprit.target
     if named is not None and named.node is not None and named.node not in reach:
         return False
-    return -AFTER_MS <= _onset(group) - _onset(cause) <= BEFORE_MS
+    late = _onset(group) - _onset(cause)
+    return late >= -AFTER_MS and (late <= BEFORE_MS or cause.fault == STOPS_EACH_RUN)
 
 
 def _same_part(cause: Group, group: Group) -> bool:
@@ -191,6 +203,15 @@ def _went_silent(cause: Group, group: Group) -> bool:
             and abs(_onset(group) - _onset(cause)) <= AFTER_MS)
 
 
+def _mutes(cause: Group, group: Group) -> bool:
+    """The GPU exporter of the node waits for a GPU that answers no more; all that the group tells is about that exporter."""
+    if group.fault not in MUTED or cause.fault not in MUTES or not group.nodes or set(group.nodes) - set(cause.nodes):
+        return False
+    rows = [e for f in group.findings if f.fault == group.fault for e in f.evidence]
+    told = all(e.signal.startswith(GPU_PAGE[0]) or GPU_PAGE[1] in (e.text or "") for e in rows)
+    return bool(rows) and told and -AFTER_MS <= _onset(group) - _onset(cause) <= BEFORE_MS
+
+
 def _hangs_on(cause: Group, group: Group) -> bool:
     """All its parts stand under a shared cause that is found itself."""
     if cause.fault not in MADE_BY.get(group.fault, frozenset()) or not cause.shared or not group.nodes:
@@ -202,14 +223,19 @@ def _slows(cause: Group, group: Group, window: Window) -> bool:
     """True where the cause is of a kind that makes such a slowness, at the right place, and began at about its time."""
     if cause.fault not in SLOWED_BY.get(group.fault, frozenset()):
         return False
-    if not -SLOW_AFTER_MS <= _onset(group) - _onset(cause) <= SLOW_BEFORE_MS:
+    before = WEAK_BEFORE_MS if cause.fault in WEAK else SLOW_BEFORE_MS
+    after = AFTER_MS if cause.fault in SHARP else SLOW_AFTER_MS
+    if not -after <= _onset(group) - _onset(cause) <= before:
         return False
     victim, part = group.culprit.target, cause.culprit.target
     if victim is None or victim.kind == "job":
         jobs = {group.key[2]} if group.key[1] == "job" else {f.target.job for f in group.findings}
         nodes = {n for job in window.jobs if job.id in jobs for n in job.nodes}
         named = {f.target.job for f in cause.findings}
-        return bool(nodes & _reach(cause, window)) or bool(named & jobs - {None})
+        hit = nodes & _reach(cause, window)
+        if hit and group.fault == "data_stall":
+            return len(hit) >= WHOLE_JOB * len(nodes)
+        return bool(hit) or bool(named & jobs - {None})
     if victim.node not in _reach(cause, window):
         return False
     own = part is not None and part.kind == "gpu" and cause.key[1] == "device" and cause.fault not in NODE_WIDE

@@ -36,6 +36,9 @@ FEWEST_NODES = 2
 SAME_TIME_MS = 600_000
 HALF = 0.5
 WHOLE_NODE_SHARE = 0.5  # 4 of 8: by chance that is never seen
+# Ranks of one job and one node that become slow together share the host under them: two are enough, for a rank that is slow alone
+# is rare (Greyhound counts a few slow GPUs among thousands at a time).
+FEWEST_RANKS = 2
 OUTSIDE = 0.5           # a cause explains a wide fault when outside it less than half as many nodes are affected
 LABEL_OUTSIDE = 0.1     # a label separates when at most so many nodes without it are affected
 # Both ends of one link inside a node count its errors: a receiver its CRC errors, a sender its replays. The end that is
@@ -51,6 +54,8 @@ SCOPE_OF_CAUSE = {"cooling": "rack", "rack": "rack", "pdu": "rack"}
 # makes slow.
 MADE_BY = {fault: frozenset({"cooling_fault"}) for fault in ("thermal_throttle", "clock_loss", "gpu_slow")}
 JOB_WIDE = frozenset({"throughput_drop", "data_stall"})
+# A rack that lost its power shows both, of parts and of their nodes: it is one incident, under the graver name.
+GONE, SILENT = "gpu_lost", "target_down"
 
 Key = tuple[str, str, str]
 
@@ -90,7 +95,7 @@ def correlate(window: Window, findings: Sequence[Finding], live: Collection[Key]
         else:
             for together in _apart(fault, found, findings, window):
                 groups += _by_cause(fault, together, window, live)
-    return sorted(groups, key=lambda g: (not g.shared, g.key))
+    return sorted(_lost_racks(groups, live), key=lambda g: (not g.shared, g.key))
 
 
 def _job_wide(fault: str) -> bool:
@@ -115,13 +120,19 @@ def _by_cause(fault: str, findings: list[Finding], window: Window, live: Collect
     groups = [_named_cause(fault, f, window) for f in findings if f.target.kind in SCOPE_OF_CAUSE]
     left = [f for f in findings if f.target.kind not in SCOPE_OF_CAUSE]
     while (cause := _shared_cause(fault, left, window, live)) is not None:
-        under = [f for f in left if _is_under(f, cause, fault, window)]
+        back = cause.kind == "label" and not _is_anywhere(cause.name, window)
+        under = left if back else [f for f in left if _is_under(f, cause, fault, window)]
         groups.append(_shared(fault, cause, under, window))
         left = _without(left, under)
+    whole = {f.target.node: f for f in left if f.target.kind == "node"}
     for node, found in _by_node(left).items():
         if _whole_node(found, node, window) or (fault, "node", node) in live:
-            groups.append(_node_group(fault, node, found))
-            left = _without(left, found)
+            together = [*found, *([whole[node]] if node in whole else [])]
+            groups.append(_node_group(fault, node, together))
+            left = _without(left, together)
+        elif node in whole:  # a detector named the node: its parts are its
+            groups.append(_device(fault, [whole[node]], found, window))
+            left = _without(left, [whole[node], *found])
     return groups + _single(fault, left, window, live)
 
 
@@ -130,7 +141,11 @@ FLEET = Cause("fleet", "", "fleet")
 
 
 def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Collection[Key]) -> Cause | None:
-    """The cause that explains most of the findings, None where they are not enough."""
+    """The cause that explains most of the findings, None where they are not enough.
+
+    One that has an open incident keeps it. In its place a label that all affected nodes have by now, of which it explains a
+    part: the nodes of a roll-out do not fall ill at one time, and the first of them may stand in one rack.
+    """
     if not findings:
         return None
     candidates: dict[Cause, list[Finding]] = {}
@@ -139,14 +154,19 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
         for i, cause in enumerate(causes_of(finding.target, fault, window.topology)):
             candidates.setdefault(cause, []).append(finding)
             order[cause] = min(i, order.get(cause, i))
-    held = [c for c in (*candidates, FLEET) if _key(fault, c) in live]
-    if held:
-        return min(held, key=lambda c: (c.kind != "fleet", order.get(c, 0), c.name))
     affected = set(_nodes(findings))
-    monitored = {t.node for t in window.of_kind(findings[0].target.kind) if t.node is not None}
+    held = [c for c in (*candidates, FLEET) if _key(fault, c) in live] or _rolled_back(fault, window, live)
+    first = min(held, key=lambda c: (c.kind != "fleet", order.get(c, 0), c.name), default=None)
+    if first is not None:
+        wider = [] if first not in candidates or set(_nodes(candidates[first])) == affected else [
+            c for c in candidates if c.kind == "label" and set(_nodes(candidates[c])) == affected]
+        candidates = {c: candidates[c] for c in wider}
+    monitored = {t.node for t in window.of_kind(findings[0].target.kind) if t.node is not None} if candidates else set()
     under = {c: members(c, window.of_kind(findings[0].target.kind), window.topology) | set(_nodes(found))
              for c, found in candidates.items() if _parts(found) >= FEWEST_PARTS}
     good = [c for c, nodes in under.items() if _enough(c, candidates[c], nodes, monitored, affected)]
+    if first is not None:
+        return min(good, key=lambda c: c.name, default=first)
     best = min(good, key=lambda c: (-len(set(_nodes(candidates[c]))), order[c], c.name), default=None)
     widespread = (_parts(findings) >= FEWEST_PARTS and len(affected) >= FEWEST_PARTS
                   and len(affected) >= HALF * len(monitored))
@@ -154,6 +174,16 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
                              < OUTSIDE * _share(affected, under[best])):
         return best
     return FLEET if widespread else best
+
+
+def _rolled_back(fault: str, window: Window, live: Collection[Key]) -> list[Cause]:
+    """Labels with an open incident that no node has any more: what is still ill is what had them."""
+    names = sorted(name for of, family, name in live if (of, family) == (fault, "label"))
+    return [Cause("label", name, "fleet") for name in names if not _is_anywhere(name, window)]
+
+
+def _is_anywhere(label: str, window: Window) -> bool:
+    return any(f"{key}={value}" == label for place in window.topology.places.values() for key, value in place.labels)
 
 
 def _without(findings: Sequence[Finding], taken: Sequence[Finding]) -> list[Finding]:
@@ -197,6 +227,29 @@ def _apart(fault: str, found: list[Finding], findings: Sequence[Finding], window
     return [*out, rest]
 
 
+def _lost_racks(groups: list[Group], live: Collection[Key]) -> list[Group]:
+    """Where a rack answers no more, the GPUs that were lost in it at that time are its. It keeps the name of lost GPUs while that
+    incident is open, also when nobody tells of the GPUs any more."""
+    for rack in [g for g in groups if g.fault == SILENT and g.scope == "rack"]:
+        key: Key = (GONE, *rack.key[1:])
+        mine = [g for g in groups if g.fault == GONE and (g.key == key or _went_with(g, rack))]
+        if not mine and key not in live:
+            continue
+        parts = (rack, *mine)
+        findings = {f.id: f for g in parts for f in g.findings}
+        victims = {t.key: t for g in parts for t in (*(f.target for f in g.findings), *g.victims)}
+        nodes = tuple(sorted({n for g in parts for n in g.nodes}))
+        groups = [g for g in groups if g is not rack and g not in mine]
+        groups.append(replace(rack, key=key, fault=GONE, findings=tuple(findings.values()), victims=tuple(victims.values()), nodes=nodes))
+    return groups
+
+
+def _went_with(group: Group, rack: Group) -> bool:
+    """All of it stands in the rack and began when the rack fell silent."""
+    onset, silent = min(f.onset_at for f in group.findings), min(f.onset_at for f in rack.findings)
+    return set(group.nodes) <= set(rack.nodes) and abs(onset - silent) <= SAME_TIME_MS
+
+
 def _named_cause(fault: str, finding: Finding, window: Window) -> Group:
     """A finding on what parts share (a cooling loop) is at its scope already; the parts under it are its victims."""
     target = finding.target
@@ -238,16 +291,24 @@ def _nodes(findings: Sequence[Finding]) -> tuple[str, ...]:
 def _by_node(findings: list[Finding]) -> dict[str, list[Finding]]:
     out: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.target.node is not None and finding.target.kind in ("gpu", "nic", "disk", "link"):
+        if finding.target.node is not None and finding.target.kind in ("gpu", "nic", "disk", "link", "rank"):
             out.setdefault(finding.target.node, []).append(finding)
     return out
 
 
 def _whole_node(found: list[Finding], node: str, window: Window) -> bool:
-    """At least half of its parts of a kind, three at least: the node (its fans, its PCIe switch), not its parts one by one."""
-    kind = found[0].target.kind
+    """At least half of its parts of a kind, or as many within ten minutes as are never ill together by chance: the node (its
+    fans, its PCIe switch, its host), not its parts one by one."""
+    kind, onsets = found[0].target.kind, [f.onset_at for f in found]
+    together = max(onsets) - min(onsets) <= SAME_TIME_MS
+    if kind == "rank" and together and len({f.target.job for f in found}) == 1:
+        return _parts(found) >= FEWEST_RANKS
     monitored = sum(t.node == node for t in window.of_kind(kind))
-    return len(found) >= FEWEST_PARTS and len(found) >= WHOLE_NODE_SHARE * monitored
+    enough = len(found) >= WHOLE_NODE_SHARE * monitored
+    # One GPU that is ill on several links shows at its peers, and one bad rail at several ports.
+    if kind == "gpu" and found[0].fault not in TWO_ENDED:
+        enough |= together
+    return len(found) >= FEWEST_PARTS and enough
 
 
 def _node_group(fault: str, node: str, found: list[Finding]) -> Group:

@@ -49,39 +49,52 @@ class Coverage:
         # A group of needs is met by any of its signals: only one that stands alone is missed by itself.
         self._alone = {group[0] for group in groups if len(group) == 1}
         self._counts: _Counts | None = None
-        self._rows: dict[tuple[str, str], CoverageRow] = {}
         self._blind: dict[str, tuple[tuple[str, ...], ...]] = {}
+        self._places = _Places()
 
     def update(self, window: Window) -> list[dict[str, Any]]:
         """The rows whose state changed at this tick: what a detector needs and lacks, and what was lost or came back.
 
         Rows that start out fresh or not applicable are no news.
         """
-        counts = _count(window, sorted(name for name in (self._needed | set(window.blocks)) - EVENT_SIGNALS
+        counts = self._count(window, sorted(name for name in (self._needed | set(window.blocks)) - EVENT_SIGNALS
                                        if SIGNALS[name].kind not in SAYS_OF_OTHERS))
         news: list[dict[str, Any]] = []
         # Most ticks are like the one before, and a large site has tens of thousands of rows.
         if self._counts is None or not counts.same_as(self._counts):
-            self._counts = counts
-            news = self._changed({(row.node, row.signal): row for row in counts.rows()})
+            news = self._changed(counts)
         return news + self._blind_news(window)
 
-    def _changed(self, fresh: dict[tuple[str, str], CoverageRow]) -> list[dict[str, Any]]:
+    def _changed(self, fresh: _Counts) -> list[dict[str, Any]]:
+        """Takes the counts; gives the rows that are news. Where nodes and signals are as before, only what changed is looked at."""
+        former, self._counts = self._counts, fresh
+        same = former is not None and (former.signals, former.nodes) == (fresh.signals, fresh.nodes)
+        pairs: list[tuple[CoverageRow | None, CoverageRow]]
+        if same and former is not None:
+            moved = (former.values != fresh.values).any(axis=2).T
+            pairs = [(former.row(node, signal), fresh.row(node, signal)) for node, signal in np.argwhere(moved).tolist()]
+        else:
+            known = {} if former is None else {(row.node, row.signal): row for row in former.rows()}
+            pairs = [(known.get((row.node, row.signal)), row) for row in fresh.rows()]
         news: list[dict[str, Any]] = []
-        for key, row in fresh.items():
-            before = self._rows.get(key)
+        for before, row in pairs:
             quiet = before is None and (row.state in ("fresh", "not_applicable") or row.signal not in self._alone)
             if not quiet and (before is None or before.state != row.state):
                 news.append(asdict(row))
-        self._rows = fresh
         if self._telemetry is not None:
-            self._telemetry.replace("greylag_coverage_ratio", {
-                (("node", row.node), ("signal", row.signal)): row.ratio for row in fresh.values() if row.ratio is not None})
+            ratios: dict[tuple[tuple[str, str], ...], float | None] = {(("node", row.node), ("signal", row.signal)): row.ratio for _, row in pairs}
+            if same:
+                self._telemetry.amend("greylag_coverage_ratio", ratios)
+            else:
+                self._telemetry.replace("greylag_coverage_ratio", {key: one for key, one in ratios.items() if one is not None})
         return news
+
+    def _count(self, window: Window, signals: Sequence[str]) -> _Counts:
+        return _count(window, signals, self._places)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the last tick, by node and signal."""
-        return [asdict(row) for row in self._rows.values()]
+        return [] if self._counts is None else [asdict(row) for row in self._counts.rows()]
 
     def _blind_news(self, window: Window) -> list[dict[str, Any]]:
         blind = {name: missing for name in sorted(self._plugins) if (missing := missing_needs(self._plugins[name], window))}
@@ -103,6 +116,11 @@ class _Counts:
     def same_as(self, other: _Counts) -> bool:
         return (self.signals, self.nodes) == (other.signals, other.nodes) and np.array_equal(self.values, other.values)
 
+    def row(self, node: int, signal: int) -> CoverageRow:
+        """The row of a node and a signal, by their places."""
+        parts, ever, fresh = self.values[signal, node].tolist()
+        return _row(self.nodes[node], self.signals[signal], parts, ever, fresh)
+
     def rows(self) -> Iterator[CoverageRow]:
         """By node, then by signal."""
         for node, of_node in zip(self.nodes, self.values.swapaxes(0, 1).tolist(), strict=True):
@@ -115,13 +133,31 @@ def coverage(window: Window, signals: Sequence[str]) -> list[CoverageRow]:
     return list(_count(window, signals).rows())
 
 
-def _count(window: Window, signals: Sequence[str]) -> _Counts:
-    places = window.topology.places
-    names = {t.node for kind in window.entities for t in window.of_kind(kind) if t.node is not None}
-    names |= {name for name, place in places.items() if place.state == "in_service"}
-    nodes = sorted(names, key=natural)
-    index = {name: i for i, name in enumerate(nodes)}
-    where = {kind: _node_numbers(window.of_kind(kind), index) for kind in window.entities}
+class _Places:
+    """The nodes, and where each part stands among them, kept as long as the windows show the same parts in the same places."""
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] = ()
+        self.nodes: tuple[str, ...] = ()
+        self.where: dict[str, NDArray[np.int64]] = {}
+
+    def read(self, window: Window) -> None:
+        """Brings them up to date."""
+        of: tuple[object, ...] = (window.topology, *(x for kind, parts in sorted(window.entities.items()) for x in (kind, parts)))
+        if len(of) == len(self._of) and all(a is b or (isinstance(a, str) and a == b) for a, b in zip(of, self._of, strict=True)):
+            return
+        names = {t.node for kind in window.entities for t in window.of_kind(kind) if t.node is not None}
+        names |= {name for name, place in window.topology.places.items() if place.state == "in_service"}
+        self.nodes = tuple(sorted(names, key=natural))
+        index = {name: i for i, name in enumerate(self.nodes)}
+        self.where = {kind: _node_numbers(window.of_kind(kind), index) for kind in window.entities}
+        self._of = of
+
+
+def _count(window: Window, signals: Sequence[str], places: _Places | None = None) -> _Counts:
+    places = places or _Places()
+    places.read(window)
+    nodes, where = places.nodes, places.where
     values = np.zeros((len(signals), len(nodes), 3), np.int64)
     for row, signal in enumerate(signals):
         at = where.get(SIGNALS[signal].kind)
@@ -131,7 +167,7 @@ def _count(window: Window, signals: Sequence[str]) -> _Counts:
         placed = at >= 0
         for column, chosen in enumerate((placed, placed & np.isfinite(block.age_seconds), placed & block.fresh())):
             values[row, :, column] = np.bincount(at[chosen], minlength=len(nodes))
-    return _Counts(tuple(signals), tuple(nodes), values)
+    return _Counts(tuple(signals), nodes, values)
 
 
 def _node_numbers(parts: tuple[Target, ...], index: Mapping[str, int]) -> NDArray[np.int64]:

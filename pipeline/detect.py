@@ -118,7 +118,12 @@ class DetectLoop:
         out: dict[str, Verdict] = {}
         # Nearly all words of a tick are "clear" on parts that need no memory: they change nothing, and putting thousands of
         # them in order would cost more than the judgement.
-        telling = [v for v in verdicts if v.state == "faulty" or v.target.key in states or place_of(v.target) in places]
+        nodes, jobs = {s.target.node for s in states.values()}, {s.target.job for s in states.values()} - {None}
+        ids = {s.target.id for s in states.values()} - {None}
+        # A part that has a state is on one of their nodes, of one of their jobs, or has one of their ids.
+        telling = [v for v in verdicts if v.state == "faulty" or (
+            (v.target.node in nodes or v.target.job in jobs or v.target.id in ids)
+            and (v.target.key in states or place_of(v.target) in places))]
         for verdict in sorted(telling, key=_worst_first):
             key = verdict.target.key
             if key not in states:

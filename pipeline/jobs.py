@@ -1,4 +1,8 @@
-"""Jobs as the window knows them: from the inventory, the ranks that report, and what logs said of phases."""
+"""Jobs as the window knows them: from the inventory, the ranks that report, and what logs said of phases.
+
+An inventory may name a job several times: it was requeued, and each run has its own nodes. The run of a moment is the one that
+began last. Jobs that ended over a day ago are none of it, so a month of a scheduler's history costs a tick no more than a day.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,33 @@ from pipeline.ring_parts import natural
 STEP_SIGNALS = ("rank.step", "rank.last_step_timestamp_seconds")
 ADVANCE_SECONDS = 300  # a job whose step grew within this time trains
 PHASE_OF_EVENT = {"start": "init", "restart": "init", "end": "done", **{p: p for p in PHASES}}
+SCHEDULER = "slurm"  # the source of phases that come from the scheduler's accounting
 _OWN = ("boot", "exporter_restart", "action")  # events that Greylag made itself
+ENDED_MS = 86_400_000  # a job that ended is told of for so long
+_FIRST, _LAST = -(2**62), 2**62
 
 
 class Jobs:
     """Remembers which jobs said that they are done: that holds until they say something else."""
 
     def __init__(self) -> None:
-        self._inventory: dict[str, JobState] = {}
+        self._inventory: dict[str, list[JobState]] = {}
+        self._runs: list[JobState] = []
+        self._starts = self._ends = np.zeros(0, np.int64)
         self._done: dict[str, int] = {}
 
     def set_inventory(self, jobs: Sequence[JobState]) -> None:
-        """The jobs that the inventory names."""
-        self._inventory = {job.id: job for job in jobs}
+        """The jobs that the inventory names; of runs of one job that began together the last one named counts."""
+        self._runs = sorted(jobs, key=lambda job: _FIRST if job.start is None else job.start)
+        self._starts = np.array([_FIRST if job.start is None else job.start for job in self._runs], np.int64)
+        self._ends = np.array([_LAST if job.end is None else job.end for job in self._runs], np.int64)
+        self._inventory = {}
+        for job in self._runs:
+            self._inventory.setdefault(job.id, []).append(job)
+
+    def _run(self, job_id: str, at: int) -> JobState | None:
+        """The run of a job at a time, None where the inventory has it begin later."""
+        return next((run for run in reversed(self._inventory[job_id]) if run.start is None or run.start <= at), None)
 
     def states(self, window: Window, recent: Iterable[Event]) -> tuple[JobState, ...]:
         """All jobs at the window's end, in natural order of their ids.
@@ -40,9 +58,11 @@ class Jobs:
         fresh = _fresh_ranks(window)
         states: list[JobState] = []
         homeless: list[int] = []
-        for job_id in sorted({*self._inventory, *ranks, *told}, key=natural):
-            known = self._inventory.get(job_id, JobState(job_id))
-            if known.start is not None and known.start > window.end:
+        first = int(window.times[0]) if len(window.times) else window.end
+        here = np.flatnonzero((self._starts <= window.end) & (self._ends >= first - ENDED_MS)).tolist()
+        for job_id in sorted({*(self._runs[i].id for i in here), *ranks, *told}, key=natural):
+            known = self._run(job_id, window.end) if job_id in self._inventory else JobState(job_id)
+            if known is None:
                 continue
             columns = ranks.get(job_id, [])
             if not columns and job_id not in self._inventory and told[job_id][0] < window.end - 1_800_000:
@@ -86,7 +106,8 @@ def _columns_by_job(ranks: tuple[Target, ...]) -> dict[str, list[int]]:
 def _last_phases(events: Sequence[Event]) -> dict[str, tuple[int, str]]:
     out: dict[str, tuple[int, str]] = {}
     for event in events:
-        if event.kind == "job_phase" and event.target.job is not None:
+        # A scheduler knows when a job began and ended (the inventory says it), not what it does.
+        if event.kind == "job_phase" and event.target.job is not None and event.fields.get("source") != SCHEDULER:
             phase = PHASE_OF_EVENT.get(str(event.fields.get("phase")))
             if phase is not None:
                 out[event.target.job] = (event.at, phase)

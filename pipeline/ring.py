@@ -19,6 +19,7 @@ from core.types import Baseline, Batch, Event, Finding, Floats, Scrape, Target
 from core.window import BaselineOf, Block, Topology, Window
 from pipeline.baseline import MINUTE_MS, Minutes, summarise
 from pipeline.jobs import Jobs
+from pipeline.ring_crowd import Crowd, Reading
 from pipeline.ring_events import EventLog, boot_event, placed
 from pipeline.ring_exporters import FEED_NUMBER, ExporterRows
 from pipeline.ring_feeds import REMEMBERED, Feed, Meanings, compile_layout, mark
@@ -60,6 +61,7 @@ class Ring:
         self._span_ms = span_seconds * 1000
         self._parts, self._axes, self._rows = Parts(), Axes(), Rows()
         self._exporters = ExporterRows(self._rows, self._parts)
+        self._crowd = Crowd()
         self._buffers = Buffers(max(1, span_seconds // step_seconds))
         self._feeds: dict[str, Feed] = {}
         self._feed_numbers: list[int] = []
@@ -69,20 +71,25 @@ class Ring:
         self._axis_version = 0
         self._minutes: dict[int, Minutes] = {}
         self._excluded: dict[int, int] = {}
+        self._by_kind: tuple[int, dict[str, dict[int, list[int]]]] | None = None
         self._boots: Floats = np.full(64, np.nan)
         self._events = EventLog()
         self._jobs = Jobs()
         self._judged: int | None = None
         self._ticks = 0
         self._window: Window | None = None
+        self._inventory: Inventory | None = None
         self.set_inventory(inventory)
 
     def set_inventory(self, inventory: Inventory) -> None:
         """The inventory as it is now; used from the next window on."""
+        if inventory is self._inventory:
+            return
         self._inventory = inventory
         self._topology: Topology = inventory.topology()
         self._hardware = Hardware(inventory)
         self._jobs.set_inventory(inventory.job_states())
+        self._job_nodes = frozenset(node for job in inventory.jobs for node in job.nodes)
 
     # --- in ---------------------------------------------------------------------------------------------------------
     def feed(self, batch: Batch) -> FeedCounts:
@@ -146,10 +153,16 @@ class Ring:
         return self._window
 
     def _advance(self, tick: int) -> None:
-        for target_id in sorted(self._feeds):
+        alike: list[Reading] = []
+        for target_id in sorted(target_id for target_id, feed in self._feeds.items() if feed.pending):
             feed = self._feeds[target_id]
-            if feed.pending:
+            reading = self._plain(feed, tick)
+            if reading is None:
                 self._drain(feed, tick)
+            else:
+                alike.append(reading)
+        for one in self._crowd.apply(alike, self._rows):
+            self._restarted(one.feed, one.shape.layout, one.scrape.at)
         self._exporters.flush()
         self._judged = tick
         self._ticks += 1
@@ -167,6 +180,28 @@ class Ring:
         self._find_boots(tick)
         if self._ticks % SWEEP_TICKS == 0:
             self._sweep(tick)
+
+    def _plain(self, feed: Feed, tick: int) -> Reading | None:
+        """The target's reading where it has one of the shape that it had before: what nearly all targets have at nearly every
+        tick. It is taken, all but its values; None = nothing was done."""
+        if len(feed.pending) != 1:
+            return None
+        (at, scrape), = feed.pending.items()
+        shape = feed.compiled.get(scrape.layout_id)
+        if (at > tick or scrape.error is not None or shape is None or feed.current != scrape.layout_id or shape.layout.partial
+                or not len(shape.rows) or scrape.layout_id not in feed.layouts):
+            return None
+        del feed.pending[at]
+        feed.recent[at] = mark(scrape)
+        feed.failed = self._failed[feed.number] = False
+        self._exporters.note(feed, scrape, shape.layout)
+        feed.interval = feed.learn(scrape.layout_id, at)
+        if _paused((scrape,), (feed.interval,), feed.last_good):
+            self._stand_again(shape.layout)
+        feed.last_good = feed.last_at = float(at)
+        while len(feed.recent) > REMEMBERED:
+            del feed.recent[next(iter(feed.recent))]
+        return Reading(feed, scrape, shape, feed.interval)
 
     def _drain(self, feed: Feed, tick: int) -> None:
         """Takes the target's scrapes up to the tick, in time order."""
@@ -191,14 +226,20 @@ class Ring:
         if shape is None:
             shape = feed.compiled[layout.id] = compile_layout(feed, layout, self._rows, self._parts)
         elif feed.current != layout.id or _paused(run, intervals, feed.last_good):
-            for target in layout.parts:  # back after a pause: its parts stand here again (a rank that moved back)
-                self._parts.resolve(target)
+            self._stand_again(layout)
         feed.last_good = float(run[-1].at)
         feed.interval = intervals[-1]
         if len(shape.rows):
-            node = Target("node", layout.node)
             for at in apply_run(feed, run, intervals, shape, self._rows):
-                self._events.add(Event(at, node, "exporter_restart", {"target_id": feed.target_id}))
+                self._restarted(feed, layout, at)
+
+    def _stand_again(self, layout: Meanings) -> None:
+        """Back after a pause: the target's parts stand here again (a rank that moved back)."""
+        for target in layout.parts:
+            self._parts.resolve(target)
+
+    def _restarted(self, feed: Feed, layout: Meanings, at: int) -> None:
+        self._events.add(Event(at, Target("node", layout.node), "exporter_restart", {"target_id": feed.target_id}))
 
     def _see(self, n: int) -> None:
         """Notes when each part was last seen."""
@@ -309,7 +350,7 @@ class Ring:
 
         A finding on a node leaves out all its parts, one on a job all its ranks.
         """
-        self._excluded = {}
+        self._excluded, self._by_kind = {}, None
         for finding in findings:
             for part in self._parts_of(finding.target):
                 self._excluded[part] = min(finding.onset_at, self._excluded.get(part, finding.onset_at))
@@ -318,7 +359,7 @@ class Ring:
 
     def _parts_of(self, target: Target) -> Iterable[int]:
         if target.kind == "node":
-            return [i for i, t in enumerate(self._parts.targets) if t is not None and t.node == target.node]
+            return self._parts.of_node(target.node)
         if target.kind == "job":
             return [i for i, t in enumerate(self._parts.targets)
                     if t is not None and t.kind == "rank" and t.job == target.job]
@@ -326,11 +367,19 @@ class Ring:
         return () if found is None else (found,)
 
     def _leave_out(self, number: int, minutes: Minutes) -> None:
-        kind = SIGNALS[SIGNAL_NAMES[number]].kind
+        if self._by_kind is None or self._by_kind[0] != self._axis_version:
+            self._by_kind = self._axis_version, self._left_out()
+        for since, columns in self._by_kind[1].get(SIGNALS[SIGNAL_NAMES[number]].kind, {}).items():
+            minutes.exclude(columns, since)
+
+    def _left_out(self) -> dict[str, dict[int, list[int]]]:
+        """By kind and time (ms), the columns whose past is left out from then on."""
+        out: dict[str, dict[int, list[int]]] = {}
         for part, since in self._excluded.items():
             target, column = self._parts.targets[part], int(self._axes.column[part])
-            if target is not None and target.kind == kind and column >= 0:
-                minutes.exclude((column,), since)
+            if target is not None and column >= 0:
+                out.setdefault(target.kind, {}).setdefault(since, []).append(column)
+        return out
 
     # --- the window -------------------------------------------------------------------------------------------------
     def _make_window(self, tick: int) -> Window:
@@ -367,7 +416,7 @@ class Ring:
         fresh[parts.node[live]] = True  # parts without a node mark the spare last place
         speaking = {parts.nodes[i] for i in np.flatnonzero(fresh[:-1]).tolist()}
         known = set(parts.nodes) | set(self._topology.places)
-        known.update(node for job in self._inventory.jobs for node in job.nodes)
+        known |= self._job_nodes
         for feed in self._feeds.values():
             layout = feed.layouts.get(feed.current)
             if layout is not None and layout.node is not None:

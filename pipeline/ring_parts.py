@@ -128,6 +128,14 @@ class Parts:
             self.nodes.append(name)
         return found
 
+    def of_node(self, name: str | None) -> list[int]:
+        """The parts of a node (None = those without one), by number."""
+        number = -1 if name is None else self._node_index.get(name)
+        if number is None:
+            return []
+        found = np.flatnonzero(self.node[:len(self.targets)] == number).tolist()
+        return [i for i in found if self.targets[i] is not None]
+
     def forget(self, numbers: Iterable[int]) -> None:
         """Drops parts; the caller holds nothing that still uses their numbers."""
         for number in numbers:

@@ -135,7 +135,8 @@ def event_words(event: Event) -> str:
         what = str(fields.get("what") or "configuration")
         return f"{what} {old} → {new}" if old and new else f"{what} is {new}" if new else f"{what} {old} is gone" if old else what
     if event.kind == "job_phase":
-        return f"job {event.target.job}: {fields.get('phase')}"
+        why = fields.get("state")  # as what a scheduler says that it ended
+        return f"job {event.target.job}: {fields.get('phase')}" + (f" ({why})" if why else "")
     if event.kind == "xid":
         return f"XID {fields.get('xid')}"
     shown = [f"{key} {value}" for key, value in fields.items() if value not in (None, "") and key not in ("source", "message", "boot_time_seconds")]

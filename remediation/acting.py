@@ -8,9 +8,9 @@ from core.types import Incident, Outcome
 from remediation.ending import Ending
 from remediation.guards import NEEDS_APPROVAL
 from remediation.hands import BACK_OFF_MS, TEMPORARY
-from remediation.kinds import GIVES_BACK, TAKES_OUT, commands
+from remediation.kinds import GIVES_BACK, KINDS, TAKES_OUT, commands
 from remediation.plan import Planned
-from remediation.track import Current, Track
+from remediation.track import Current, Track, ridden
 from remediation.turn import Turn
 
 
@@ -119,6 +119,9 @@ class Acting(Ending):
                 return
             if step.kind == "reset_gpu" and self._in_use(tick, incident, track, step):
                 return
+            if KINDS[step.kind].subject == "job" and ridden(track, self._memory.tracks.values()):
+                self._set(tick, track, "acting", "riders_change")
+                return
             reason, actor = "policy", "greylag"
             if track.approval is not None:
                 reason, actor = "approved", track.approval[0]
@@ -140,5 +143,9 @@ class Acting(Ending):
                 track.cordon_told = True
                 self._set(tick, track, "escalated", "escalated")
                 return
+        leader = self._memory.tracks.get(track.rides) if track.rides else None
+        if leader is not None and leader.state == "acting" and leader.closed_at is None:
+            self._set(tick, track, "acting", "rides_along")  # the job is not back yet
+            return
         track.verify_at, track.quiet_since, track.approval = tick.at, None, None
         self._set(tick, track, "verifying", "verify_started")

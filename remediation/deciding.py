@@ -18,11 +18,12 @@ from remediation.kinds import commands
 from remediation.ledger import Entry
 from remediation.matching import choose, unmet
 from remediation.periods import place
-from remediation.plan import Plan, Planned, from_before, jobs_of, make_plan, part_of, subject
+from remediation.plan import Plan, Planned, from_before, jobs_of, make_plan, part_of, riding, subject
 from remediation.policy import Rule
-from remediation.track import Lingering, Track, left
+from remediation.spares import usable
+from remediation.track import Lingering, Track, left, stands
 from remediation.turn import Turn
-from remediation.weighing import note_loss, settled, worth_now
+from remediation.weighing import avoiding, note_loss, passed_over, settled, start_anew, unweighed, worth_now
 from remediation.worth import Worth, proposal_args, told
 
 # A failed step leaves its part idle, where it shows no evidence: the next attempt may follow within this time without.
@@ -84,7 +85,11 @@ class Deciding(Acting):
         track.rule = rule.name
         if rule.period_seconds > 0 and track.proposal is None:  # one ladder for all of the job's incidents
             track.rung = max(track.rung, place(self._memory.ledger.entries(), rule, jobs_of(incident), tick.at))
-        worth = self._weighed(tick, incident, track, rule)
+        passed = self._passed(tick, track, rule)
+        while track.rung in passed:
+            track.rung += 1
+        leader = self._leader(track, rule, incident)
+        worth = self._weighed(tick, incident, track, rule, passed, leader)
         if track.rung >= len(rule.attempts) or track.ended == "lost":
             reason = "deadline_exceeded" if track.ended == "lost" else "policy_exhausted" if rule.attempts else "left_to_people"
             if observing:
@@ -94,9 +99,15 @@ class Deciding(Acting):
             return
         plan = _healed(make_plan(rule.attempts[track.rung], incident), incident, tick)
         plan = settled(plan, worth, tick, self._labels_of)
+        if leader is not None and (beside := riding(plan)) is not None:
+            plan = beside
+        else:
+            leader = None
         reason = plan.reason or self._stale(tick, incident, track, plan)
-        if reason is None and worth is not None and worth.hold and self.policy.mode == "act" and not track.ended and plan.commands:
+        if reason is None and rule.weigh and worth is not None and worth.hold and self.policy.mode == "act" and not track.ended and plan.commands:
             reason = "not_worth_it"
+        if reason is None and rule.weigh and worth is None and leader is None and self.policy.mode == "act" and not track.attempt:
+            reason = unweighed(tick, incident, track, plan, self._memory)
         if observing:
             if reason is None:
                 self._simulate(tick, incident, track, plan)
@@ -106,10 +117,20 @@ class Deciding(Acting):
         if any(commands(s.kind) and s.kind not in self.kinds for s in plan.steps):
             self._escalate(tick, incident, track, "not_supported")
             return
-        self._decide_plan(tick, incident, track, rule, plan, reason)
+        self._decide_plan(tick, incident, track, rule, plan, reason, leader)
 
-    def _decide_plan(self, tick: Turn, incident: Incident, track: Track, rule: Rule, plan: Plan, reason: str | None) -> None:
-        """The plan is known: propose it, hold it back, or start it."""
+    def _leader(self, track: Track, rule: Rule, incident: Incident) -> Track | None:
+        """The attempt of another incident for which the one job of this one's next attempt stands already, None where there is none."""
+        if self.policy.mode != "act" or track.rung >= len(rule.attempts) or track.ended:
+            return None
+        plan = make_plan(rule.attempts[track.rung], incident)
+        if riding(plan) is None:
+            return None
+        return next((t for t in self._memory.tracks.values() if t is not track and plan.jobs[0] in t.jobs and stands(t)), None)
+
+    def _decide_plan(self, tick: Turn, incident: Incident, track: Track, rule: Rule, plan: Plan, reason: str | None,
+                     leader: Track | None = None) -> None:
+        """The plan is known: propose it, hold it back, or start it. leader: the attempt beside which it would run."""
         if track.proposal is not None and plan.steps and not _same(track.proposal, plan.steps[0]):
             self._withdraw(tick, track, "withdrawn")  # the culprit changed: nobody said yes to this one
         if track.proposal is not None and self._expired(tick, track):
@@ -136,22 +157,44 @@ class Deciding(Acting):
         if reason is not None:
             self._hold(tick, incident, track, rule, reason)
             return
-        self._start(tick, incident, track, plan)
+        self._start(tick, incident, track, plan, leader)
 
-    def _weighed(self, tick: Turn, incident: Incident, track: Track, rule: Rule) -> Worth | None:
+    def _passed(self, tick: Turn, track: Track, rule: Rule) -> frozenset[int]:
+        """Attempts that the spares decide against now (`remediation.weighing.passed_over`); none where nobody knows the spares."""
+        if track.proposal is not None or not any(one.when for one in rule.attempts):
+            return frozenset()
+        self._look(tick)
+        if tick.nodes is None:
+            return frozenset()
+        free = len(usable(tick.nodes, tick.unfit)) - self._promised(track)
+        return passed_over(rule, track, free - 1 >= self.policy.limits.spare_floor)
+
+    def _promised(self, track: Track) -> int:
+        """Spares that other attempts have still to take."""
+        return sum(s.kind == "replace" for t in self._memory.tracks.values() if t.working and t is not track for s in left(t))
+
+    def _weighed(self, tick: Turn, incident: Incident, track: Track, rule: Rule, passed: frozenset[int] = frozenset(),
+                 leader: Track | None = None) -> Worth | None:
         """What waiting and acting cost now; an attempt that is not worth it is passed over, in a row of the ledger."""
-        note_loss(track, incident, tick.at)
+        if any(t is not track and t.working and not set(t.jobs).isdisjoint(incident.jobs) for t in self._memory.tracks.values()):
+            start_anew(track, incident, tick.at)
+        else:
+            note_loss(track, incident, tick.at)
         if track.rung >= len(rule.attempts) or track.ended == "lost":
             return None
         self._look(tick)
-        worth = worth_now(tick, incident, track, rule, self._memory)
+        worth = worth_now(tick, incident, track, rule, self._memory, passed, leader)
         self._memory.worths.pop(incident.id, None)
         if worth is None:
             return None
         self._memory.worths[incident.id] = worth
         for option in worth.options:
-            if not option.skip or option.place != track.rung or track.proposal is not None:
+            if not option.skip or option.place != track.rung:
                 break
+            if track.proposal is not None:
+                if self.policy.mode != "act" or track.approval is not None or track.asks:
+                    break
+                self._withdraw(tick, track, "withdrawn")  # of a mode that asked: nobody answered, and now nobody is asked
             track.rung += 1
             plan = make_plan(rule.attempts[option.place], incident)
             step = next((s for s in plan.steps if s.kind == strongest(option.kinds)), None)
@@ -244,6 +287,16 @@ class Deciding(Acting):
             self._escalate(tick, incident, track, "policy_exhausted")
 
     # --- starting -----------------------------------------------------------------------------------------------------
+    def _next(self, tick: Turn, incident: Incident, track: Track) -> None:
+        """A replacement may come long after its plan was made: a spare that is under test by now, or unfit, is not taken."""
+        rule = self.policy.rule(track.rule)
+        given = rule is not None and any("avoid" in s.args for one in rule.attempts for s in one.do if s.kind == "replace")
+        if not given and any(s.kind == "replace" for s in track.plan[track.index:]):
+            self._look(tick)
+            if tick.nodes is not None:
+                track.plan = tuple(avoiding(s, tick) if s.kind == "replace" else s for s in track.plan)
+        super()._next(tick, incident, track)
+
     def _propose(self, tick: Turn, incident: Incident, track: Track, plan: Plan, reason: str) -> None:
         """Asks a person. reason: awaiting_approval, or of a guard that only a person may overrule."""
         if track.proposal is None:
@@ -253,11 +306,11 @@ class Deciding(Acting):
             tick.actions.append((action, Outcome(action.id, "PENDING", "awaiting_approval", at=tick.at)))
         self._set(tick, track, "proposed", reason)
 
-    def _start(self, tick: Turn, incident: Incident, track: Track, plan: Plan) -> None:
+    def _start(self, tick: Turn, incident: Incident, track: Track, plan: Plan, leader: Track | None = None) -> None:
         if track.proposal is None:
             track.attempt += 1
         track.plan, track.index, track.step, track.current = plan.steps, 0, 0, None
-        track.nodes, track.jobs = plan.nodes, plan.jobs
+        track.nodes, track.jobs, track.rides = plan.nodes, plan.jobs, leader.incident if leader is not None else ""
         track.verify_at = track.quiet_since = None
         track.command_deadline = 0
         track.follows, track.ended = track.ended == "step_failed", ""

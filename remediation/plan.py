@@ -113,6 +113,18 @@ def from_before(plan: Plan, since: Mapping[str, int]) -> Plan:
     return replace(plan, steps=tuple(map(dated, plan.steps)))
 
 
+RIDES = frozenset({"drain", "replace"})  # what is done beside another attempt on the job
+
+
+def riding(plan: Plan) -> Plan | None:
+    """The plan for a job that stands already for another attempt: its node is changed, and that attempt starts the job. None where
+    it does more than change a node."""
+    mine = tuple(s for s in plan.steps if KINDS[s.kind].subject != "job")
+    if len(plan.jobs) != 1 or plan.reason is not None or {s.kind for s in mine if commands(s.kind)} | {"replace"} != RIDES:
+        return None
+    return Plan(tuple(replace(s, args={k: v for k, v in s.args.items() if k != "wait_for"}) for s in mine))
+
+
 def _targets(kind: str, incident: Incident, jobs: tuple[str, ...]) -> tuple[Target, ...]:
     culprit, what = incident.culprit, KINDS[kind].subject
     if what == "people":

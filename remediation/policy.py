@@ -26,6 +26,7 @@ FINALLY = ("escalate",)
 MOST = 1e9
 LONGEST_PERIOD = 7 * 86_400.0  # as far back as the ledger surely counts
 DRAIN_WAITS = ("checkpoint", "cheapest", "nothing")
+WHENS = ("no_spare",)
 MOST_TIMES = 50  # HyperPod's own default of retries (jobMaxRetryCount)
 
 
@@ -109,16 +110,18 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Steps, one after another; the next only when the previous is DONE. place: its index in the file's list; an attempt
-    with `times: 3` stands three times in the rule's."""
+    with `times: 3` stands three times in the rule's. when: `no_spare` = only while no spare may be used; None = always."""
 
     do: tuple[Step, ...]
     place: int = field(default=0, compare=False)
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A match and what follows from it. finally_ (`finally`): escalate, or None.
 
+    weigh: False = an attempt starts as soon as the rule matches, whatever waiting would cost.
     period_seconds: above 0, the ladder of attempts is the job's and not the incident's: all attempts of the rule for one
     job within a period of so long count as steps down one ladder, and a new period begins with the first after it.
     """
@@ -129,6 +132,7 @@ class Rule:
     verify: Verify = Verify()
     finally_: str | None = None
     period_seconds: float = 0.0
+    weigh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ class Policy:
 class _AttemptFile:
     do: tuple[Any, ...]
     times: int = 1
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,7 @@ class _RuleFile:
     verify: Verify = Verify()
     finally_: str | None = None
     period_seconds: float = 0.0
+    weigh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +220,10 @@ def _rule(raw: _RuleFile, node: Any, file: str, path: str) -> Rule:
         where, key = _at(at, "do", file), f"{path}.attempts[{i}].do"
         _need(bool(one.do), where, key, [], "at least one step is needed")
         _number(one.times, 1, MOST_TIMES, _at(at, "times", file), f"{path}.attempts[{i}].times")
-        attempts += [Attempt(tuple(_step(s, where, f"{key}[{j}]") for j, s in enumerate(one.do)), i)] * one.times
-    return Rule(raw.name, raw.match, tuple(attempts), raw.verify, raw.finally_, raw.period_seconds)
+        if one.when is not None:
+            _one_of(WHENS, _at(at, "when", file), f"{path}.attempts[{i}].when", one.when)
+        attempts += [Attempt(tuple(_step(s, where, f"{key}[{j}]") for j, s in enumerate(one.do)), i, one.when)] * one.times
+    return Rule(raw.name, raw.match, tuple(attempts), raw.verify, raw.finally_, raw.period_seconds, raw.weigh)
 
 
 def _lines(data: Any) -> dict[str, int]:

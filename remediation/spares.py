@@ -9,10 +9,10 @@ is done, and it holds where all hands hold: frozen, another hand, maintenance, w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from core.errors import Unavailable
+from core.errors import Refused, Unavailable
 from core.protocols import ControlDoor, NodeView, WorldView
 from core.types import Action, Finding, Outcome, Target
 from remediation.diagnose import CONFIRMED, OTHER, level_seconds, tests_of
@@ -25,6 +25,7 @@ PREFIX = "spare-"
 AGAIN_MS = 3_600_000      # after a test that could not be run or read
 FORGET_MS = 30 * 86_400_000
 SLACK_SECONDS = 600.0
+OVERDUE_MS = 86_400_000   # as long as that a test that was given up may go on in the world
 
 
 @dataclass(slots=True)
@@ -65,10 +66,12 @@ def is_check(incident: str) -> bool:
 
 @dataclass(slots=True)
 class SpareBook:
-    """All spares, and the test under way. It travels in the engine's state."""
+    """All spares, and the test under way. overdue: tests that were given up and that the world may still run, by spare: (the
+    action's id, until when the world is asked, ms). It travels in the engine's state."""
 
     spares: dict[str, Spare] = field(default_factory=dict)
     current: Current | None = None
+    overdue: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     # --- what the guards ask ----------------------------------------------------------------------------------------------
     def look(self, at: int, nodes: Mapping[str, NodeView]) -> None:
@@ -97,14 +100,14 @@ class SpareBook:
                 out[name] = "spare_failed"
             elif 0 < rules.unchecked_max_seconds * 1000 < at - known.checked_at(view):
                 out[name] = "spare_unchecked"
-            elif self.under_test == name:
+            elif self.under_test == name or name in self.overdue:
                 out[name] = "target_busy"
         return out
 
     @property
     def under_test(self) -> str | None:
-        """The spare whose test is under way."""
-        return self.current.action.target.node if self.current is not None and not self.current.final else None
+        """The spare whose test is under way, or has ended with a result that `close` has not taken in yet."""
+        return self.current.action.target.node if self.current is not None else None
 
     # --- the schedule -------------------------------------------------------------------------------------------------------
     def due(self, at: int, nodes: Mapping[str, NodeView], rules: SpareRules, unfit: Mapping[str, str],
@@ -117,6 +120,8 @@ class SpareBook:
         for name, view in sorted(nodes.items()):
             known = self.spares.get(name)
             if not is_spare(view) or view.jobs or known is None or name in busy or unfit.get(name) == "spare_drifted":
+                continue
+            if name in self.overdue:
                 continue
             last = max(known.checked_at(view), known.failed_at or 0)
             tried = known.tried_at is None or at - known.tried_at >= min(AGAIN_MS, rules.diagnose_every_seconds * 1000)
@@ -139,15 +144,42 @@ class SpareBook:
 
     def carry_out(self, at: int, door: ControlDoor, view: WorldView, frozen: bool) -> list[tuple[Action, Outcome]]:
         """Brings the test one step further; what is new of it."""
+        rows = self._ask_after_overdue(at, door)
         current = self.current
         if current is None or current.final:
-            return []
+            return rows
         current.withhold = self._withheld(current, view)
         outcome = push(at, current, door, view, frozen)
         if outcome is None:
-            return []
+            return rows
         current.outcome = outcome
-        return [(current.action, outcome)]
+        return [*rows, (current.action, outcome)]
+
+    def _ask_after_overdue(self, at: int, door: ControlDoor) -> list[tuple[Action, Outcome]]:
+        """A test that was given up goes on to count as under way until the world says that it ended; its result counts."""
+        rows = []
+        for name, (action_id, until) in sorted(self.overdue.items()):
+            try:
+                outcome = door.poll(action_id)
+            except (Unavailable, Refused):
+                outcome = None
+            if outcome is not None and outcome.state in FINAL:
+                failed = self._take(at, name, outcome)
+                rows += [_told(at, name, action_id.partition("/")[0], "act", outcome)] if failed else []
+            if (outcome is not None and outcome.state in FINAL) or at >= until:
+                del self.overdue[name]
+        return rows
+
+    def _take(self, at: int, name: str, outcome: Outcome) -> bool:
+        """Takes in a test's result; True where it failed."""
+        spare = self.spares.setdefault(name, Spare(at, at))
+        spare.tried_at = at
+        if outcome.state == "DONE":
+            spare.passed_at = at
+        failed = outcome.state == "FAILED" and outcome.reason in (CONFIRMED, OTHER)
+        if failed:
+            spare.failed_at = at
+        return failed
 
     @staticmethod
     def _withheld(current: Current, view: WorldView) -> str | None:
@@ -167,26 +199,23 @@ class SpareBook:
             return []
         self.current = None
         action, outcome = current.action, current.outcome
-        spare = self.spares.setdefault(action.target.node or "", Spare(at, at))
-        spare.tried_at = at
-        if outcome.state == "DONE":
-            spare.passed_at = at
-        elif outcome.state == "FAILED" and outcome.reason in (CONFIRMED, OTHER):
-            spare.failed_at = at
-            told = replace(action, id=Action.make_id(action.incident, 1, 2), kind="escalate", args={"nodes": action.target.node},
-                           deadline_seconds=60.0, step=2, at=at, reason="spare_failed", mode=mode)
-            return [(told, Outcome(told.id, "DONE", "escalated", at=at, detail=outcome.detail))]
+        if outcome.reason == "deadline_exceeded":
+            self.overdue[action.target.node or ""] = (action.id, at + OVERDUE_MS)
+        if self._take(at, action.target.node or "", outcome):
+            return [_told(at, action.target.node or "", action.incident, mode, outcome)]
         return []
 
     # --- state ------------------------------------------------------------------------------------------------------------
     def dump(self) -> dict[str, Any]:
         """As JSON types, the same for the same state."""
         return {"spares": {k: asdict(self.spares[k]) for k in sorted(self.spares)},
+                "overdue": {k: list(self.overdue[k]) for k in sorted(self.overdue)},
                 "current": None if self.current is None else asdict(self.current)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """What `dump` gave. Raises KeyError, TypeError on anything else."""
         self.spares = {str(k): Spare(**v) for k, v in state.get("spares", {}).items()}
+        self.overdue = {str(k): (str(v[0]), int(v[1])) for k, v in state.get("overdue", {}).items()}
         row = state.get("current")
         if row is None:
             self.current = None
@@ -194,3 +223,9 @@ class SpareBook:
         outcome = Outcome(**row["outcome"])
         self.current = Current(**{**row, "action": action_in(row["action"]), "outcome": outcome,
                                   "tried": row["tried"] or outcome.state not in FINAL})
+
+
+def _told(at: int, node: str, incident: str, mode: str, outcome: Outcome) -> tuple[Action, Outcome]:
+    """The row by which people hear of a spare that failed its test."""
+    told = Action(Action.make_id(incident, 1, 2), "escalate", Target("node", node), {"nodes": node}, 60.0, mode, incident, 1, 2, at, "spare_failed")
+    return told, Outcome(told.id, "DONE", "escalated", at=at, detail=outcome.detail)

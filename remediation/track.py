@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from core.types import Action, Outcome, Target
-from remediation.kinds import FINAL
+from remediation.kinds import FINAL, KINDS, TAKES_OUT
 from remediation.plan import Planned
 
 
@@ -60,7 +60,8 @@ class Track:
     idle part need not show evidence. proposal: what waits for a person; approval: who said yes and when. asks: why the
     world wants a person's yes. lost: (ms, GPU-hours)
     marks of what the incident had cost by then; lost_gpus: what it costs in an hour, None = not known yet. before: how fast the
-    incident's jobs were before its onset.
+    incident's jobs were before its onset. rides: the incident for whose attempt the job stands already: this one only changes its
+    node meanwhile, and that one starts the job again.
     """
 
     incident: str
@@ -94,6 +95,7 @@ class Track:
     closed_at: int | None = None
     lost: tuple[tuple[int, float], ...] = ()
     lost_gpus: float | None = None
+    rides: str = ""
 
     @property
     def working(self) -> bool:
@@ -105,6 +107,19 @@ def left(track: Track) -> tuple[Planned, ...]:
     """The steps that are not done yet, the current one included."""
     under_way = track.current is not None and not track.current.final
     return track.plan[max(0, track.index - under_way):]
+
+
+def stands(track: Track) -> bool:
+    """The attempt has stopped its job and not begun to start it again."""
+    rest = left(track)
+    begun = track.current is not None and rest[:1] and KINDS[rest[0].kind].subject == "job"
+    return (track.state == "acting" and track.closed_at is None and not begun and not any(s.kind in TAKES_OUT for s in rest)
+            and any(KINDS[s.kind].subject == "job" for s in rest))
+
+
+def ridden(track: Track, tracks: Iterable[Track]) -> bool:
+    """Others still change their nodes while the attempt's job stands."""
+    return any(t.rides == track.incident and t.working and (t.current is not None or t.index < len(t.plan)) for t in tracks)
 
 
 @dataclass(slots=True)

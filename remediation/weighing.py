@@ -6,7 +6,6 @@ arithmetic is `remediation.worth`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from core.protocols import WorkFacts
@@ -16,17 +15,18 @@ from remediation.kinds import KINDS
 from remediation.matching import LabelsOf
 from remediation.memory import Memory
 from remediation.plan import Plan, Planned, jobs_of
-from remediation.policy import Rule
+from remediation.policy import Attempt, Rule, Step
 from remediation.reset import reset_args
 from remediation.spares import usable
-from remediation.track import Track
+from remediation.track import Track, left
 from remediation.turn import Turn
-from remediation.worth import BY_COST, Situation, Worth, saved, weigh
+from remediation.worth import BY_COST, USES_SPARE, Situation, Worth, saved, step_seconds, weigh
 
 USUAL_GPUS = 8.0          # of a node of which nobody knows the number
 RATE_MS = 600_000         # the rate now is of the last ten minutes,
 RATE_LEAST_MS = 60_000    # and of a minute at least
 MARK_MS = 60_000
+MOSTLY, AS_BEFORE = 0.5, 1.01  # of such faults go away by themselves; a step that takes no longer than so many times the old one
 # A drain that waits for a checkpoint waits until the next one is surely there, unless the policy says how long: half an interval more
 # than the job's saves keep, and two hours at most.
 WAIT_INTERVALS, WAIT_MOST_SECONDS = 1.5, 7200.0
@@ -37,7 +37,8 @@ def note_loss(track: Track, incident: Incident, at: int) -> None:
     """Keeps the incident's rate of loss (GPU-hours in an hour) up to date, as long as no attempt has stopped its job."""
     if track.state not in BEFORE_STATES or track.ended:
         return
-    marks = track.lost or ((min(at, incident.onset_at), 0.0),)
+    # Losses are counted from the incident's opening on, not from its onset.
+    marks = track.lost or ((min(at, incident.opened_at), 0.0),)
     if at - marks[-1][0] >= MARK_MS or incident.lost_gpu_hours < marks[-1][1]:
         marks = (*(m for m in marks if m[1] <= incident.lost_gpu_hours), (at, incident.lost_gpu_hours))
     kept = [m for m in marks if at - m[0] <= RATE_MS]
@@ -48,14 +49,51 @@ def note_loss(track: Track, incident: Incident, at: int) -> None:
         track.lost_gpus = max(0.0, (incident.lost_gpu_hours - first[1]) * 3_600_000 / (at - first[0]))
 
 
-def worth_now(tick: Turn, incident: Incident, track: Track, rule: Rule, memory: Memory) -> Worth | None:
-    """What waiting and the rule's attempts from the track's rung on are expected to cost; None where that is not known."""
+def uses_spare(attempt: Attempt) -> bool:
+    """The attempt takes a spare."""
+    return any(step.kind in USES_SPARE for step in attempt.do)
+
+
+def passed_over(rule: Rule, track: Track, spare: bool) -> frozenset[int]:
+    """The attempts from the track's rung on that are not made now. spare: one may be used. Those `when: no_spare` are not while one
+    may, nor for a node that another has replaced; one that takes a spare is not while there is none and such ones are left."""
+    left = range(track.rung, len(rule.attempts))
+    gone = 0 < track.rung <= len(rule.attempts) and track.ended == "verify_failed" and uses_spare(rule.attempts[track.rung - 1])
+    ladder = {i for i in left if rule.attempts[i].when == "no_spare"}
+    if spare or gone:
+        return frozenset(ladder)
+    return frozenset(i for i in left if uses_spare(rule.attempts[i]) and any(j > i for j in ladder))
+
+
+def start_anew(track: Track, incident: Incident, at: int) -> None:
+    """The job stands for another attempt: what it loses meanwhile is none of this incident's rate."""
+    track.lost = ((at, incident.lost_gpu_hours),)
+
+
+def longer_seconds(at: int, fault: str, leader: Track) -> float:
+    """For how much longer the leader's job stands where one more node is replaced beside its attempt, from now (ms) on."""
+    rows = numbers()["seconds"]
+    rest = [s for s in left(leader) if KINDS[s.kind].subject != "job"]
+    there = sum(step_seconds(Step(s.kind, s.args), fault) for s in rest)
+    gone = (at - leader.current.action.at) / 1000 if leader.current is not None else 0.0
+    return max(0.0, float(rows["drain"]) + float(rows["replace"]) - max(0.0, there - gone))
+
+
+def worth_now(tick: Turn, incident: Incident, track: Track, rule: Rule, memory: Memory, passed: frozenset[int] = frozenset(),
+              leader: Track | None = None) -> Worth | None:
+    """What waiting and the rule's attempts from the track's rung on are expected to cost; None where that is not known. leader: the
+    attempt for which the job stands already."""
     now = situation(tick, incident, track, memory)
     if now is None:
         return None
+    down = [job for job in jobs_of(incident) if (state := tick.facts.job(job)) is not None and state.phase == "done" and state.end is None]
+    if leader is None and down:  # its processes are gone and it has not ended: it stands, whatever it lost before
+        now = replace(now, lost_gpus=now.job_gpus)
+    if leader is not None:
+        now = replace(now, stands_seconds=longer_seconds(tick.at, incident.fault, leader))
     if tick.cures is None:
         tick.cures = Cures(memory.ledger.entries())
-    return weigh(tick.at, rule.attempts, track.rung, now, tick.cures, rule.verify.deadline_seconds)
+    return weigh(tick.at, rule.attempts, track.rung, now, tick.cures, rule.verify.deadline_seconds, passed)
 
 
 def situation(tick: Turn, incident: Incident, track: Track, memory: Memory) -> Situation | None:
@@ -67,7 +105,8 @@ def situation(tick: Turn, incident: Incident, track: Track, memory: Memory) -> S
     largest = max(sorted(jobs), key=lambda job: jobs[job])
     node = float(_per_node(tick.facts.job(largest)))
     now = Situation(incident.fault, min(track.lost_gpus, sum(jobs.values())), sum(jobs.values()),
-                    spares=_spares(tick, memory), node_gpus=node, heal_share=share, heal_seconds=seconds)
+                    spares=_spares(tick, memory), node_gpus=node, heal_share=share, heal_seconds=seconds,
+                    age_seconds=max(0, tick.at - incident.onset_at) / 1000)
     return saved(now, tick.at, incident.onset_at, tick.facts.checkpoint(largest))
 
 
@@ -87,17 +126,14 @@ def _per_node(job: JobState | None) -> float:
 
 
 def _heals(tick: Turn, incident: Incident, memory: Memory) -> tuple[float, float]:
-    """(share, mean seconds) of such faults that go away by themselves: published, moved by those that nobody acted on; the
-    longer this one lasts, the less likely it is one of them."""
+    """(share, mean seconds) of such faults that go away by themselves: published, moved by those that nobody acted on."""
     rows = numbers()["heals"]
     row = rows.get(incident.fault, rows["usual"])
     seconds, weight = float(row["seconds"]), float(numbers()["prior_weight"])
     if incident.fault not in tick.heals:
         recovered, n = memory.untouched.within(incident.fault, float(numbers()["horizon"]), tick.at)
         tick.heals[incident.fault] = (float(row["share"]) * weight + recovered) / (weight + n)
-    share = tick.heals[incident.fault]
-    left = share * math.exp(-max(0, tick.at - incident.onset_at) / 1000 / seconds)
-    return left / (left + 1.0 - share) if left + 1.0 - share > 0 else 1.0, seconds
+    return tick.heals[incident.fault], seconds
 
 
 def _spares(tick: Turn, memory: Memory) -> int:
@@ -106,13 +142,31 @@ def _spares(tick: Turn, memory: Memory) -> int:
     return len(usable(tick.nodes, tick.unfit))
 
 
+def unweighed(tick: Turn, incident: Incident, track: Track, plan: Plan, memory: Memory) -> str | None:
+    """Why a job that goes on is not stopped for a fault of which no worth is known: in its first minute what it costs is not known
+    yet (`being_weighed`), or the job is as fast as before it and such faults mostly go away (`not_worth_it`). None where the policy
+    decides."""
+    now = {job: _seconds(tick, job) for job in plan.jobs}
+    if not now or None in now.values():
+        return None
+    if tick.at - incident.opened_at < RATE_LEAST_MS:
+        return "being_weighed"
+    before = {one.job: one.seconds for one in track.before}
+    same = all(seconds <= AS_BEFORE * (before.get(job) or 0.0) for job, seconds in now.items() if seconds is not None)
+    return "not_worth_it" if same and not track.lost_gpus and _heals(tick, incident, memory)[0] >= MOSTLY else None
+
+
+def _seconds(tick: Turn, name: str) -> float | None:
+    """What a step of the job takes now, None where it makes none or nobody knows."""
+    job = tick.facts.job(name)
+    return tick.facts.step_seconds(name, tick.at - RATE_LEAST_MS, tick.at) if job is not None and job.running else None
+
+
 def settled(plan: Plan, worth: Worth | None, tick: Turn, labels_of: LabelsOf) -> Plan:
     """The plan with what is decided by cost, by the spares that are fit and by the model of the GPU: whether the drain waits for
     a checkpoint (`wait_for` absent or `cheapest`; `nothing` never waits), the spares that a replacement must not take
     (`avoid`), and whether a GPU is reset alone."""
-    nodes, unfit = tick.nodes or {}, tick.unfit
     reasons: list[str] = []
-    avoid = ",".join(sorted(name for name in unfit if name in nodes and nodes[name].state == "spare"))
 
     def one(step: Planned) -> Planned:
         if step.kind == "drain" and step.args.get("wait_for") in (*BY_COST, "nothing"):
@@ -122,8 +176,8 @@ def settled(plan: Plan, worth: Worth | None, tick: Turn, labels_of: LabelsOf) ->
             step = replace(step, args={**args, "wait_for": "checkpoint"} if waits and said != "nothing" else args)
         if step.kind == "drain" and step.args.get("wait_for") == "checkpoint":
             return _patient(step, plan, tick.facts)
-        if step.kind == "replace" and avoid and "avoid" not in step.args:
-            return replace(step, args={**step.args, "avoid": avoid})
+        if step.kind == "replace" and "avoid" not in step.args:
+            return avoiding(step, tick)
         if step.kind == "reset_gpu":
             args, reason = reset_args(step.args, _model(tick, step.target.node, labels_of), tick.facts.open_findings(), step.target.node)
             reasons.extend([reason] if reason is not None else [])
@@ -132,6 +186,14 @@ def settled(plan: Plan, worth: Worth | None, tick: Turn, labels_of: LabelsOf) ->
 
     steps = tuple(map(one, plan.steps))
     return replace(plan, steps=steps, reason=plan.reason or next(iter(reasons), None))
+
+
+def avoiding(step: Planned, tick: Turn) -> Planned:
+    """A replacement that takes none of the spares that must not be used now, whatever it was told before."""
+    args = {k: v for k, v in step.args.items() if k != "avoid"}
+    nodes = tick.nodes or {}
+    avoid = ",".join(sorted(name for name in tick.unfit if name in nodes and nodes[name].state == "spare"))
+    return replace(step, args={**args, "avoid": avoid} if avoid else args)
 
 
 def _patient(step: Planned, plan: Plan, facts: WorkFacts) -> Planned:

@@ -5,27 +5,30 @@
                   + (1 - chance to cure) × (proof that it failed, and then the best of what is left)
 
 The last attempt is followed by waiting: a person. An attempt is skipped (`not_worth_it`) where the own ledger shows that it
-seldom cures and what comes after it is cheaper; the last one is held where waiting is cheaper than stopping the job. What is
+seldom cures and what comes after it is cheaper. All of them are held while acting later costs less than acting now
+(`remediation.waiting`): most slow parts heal within minutes, and right after the next checkpoint a stop loses no work. What is
 not known (no rate, no job) is no reason for either: then the policy alone decides. All of it is pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from core.protocols import Checkpoint
 from remediation.cures import Cures, numbers
-from remediation.diagnose import tests_of
 from remediation.kinds import KINDS, commands
 from remediation.policy import Attempt, Step
+from remediation.usual import usual_seconds
+from remediation.waiting import Lasting, best_wait, waits
 
 HOUR = 3600.0
 SELDOM = 0.5        # an attempt that cures more often than not is never skipped: the gentler step goes first
 OWN_LEAST = 5       # nor one of which the own ledger knows too little: a prior is somebody else's cluster
 MARGIN = 1.1        # a tenth dearer is within what these numbers can tell
+LATER = 1.02        # beginning later has to save that much: the sum is flat about its least, and the next tick asks again
 STALLED = 0.95      # of the job's work lost: it makes no step, so no checkpoint comes and none of its time is saved
 STOPS = frozenset({"drain", "replace", "exclude_node", "reset_gpu", "reboot", "restart_process", "resume_job", "shrink_job"})
 USES_SPARE = frozenset({"replace"})
@@ -36,9 +39,10 @@ class Situation:
     """What is known of an incident now.
 
     lost_gpus: GPU-hours that it costs in an hour. job_gpus: GPUs of the jobs that an attempt stops. unsaved_seconds: full-speed
-    work since the newest complete checkpoint; next_seconds: until the next one is complete; None = not known. spares: that
-    may be used. node_gpus: of the accused node. heal_share, heal_seconds: the share of such faults that go away by
-    themselves, and their mean time.
+    work since the newest complete checkpoint; next_seconds: until the next one is complete; interval_seconds: between two;
+    None = not known. spares: that may be used. node_gpus: of the accused node. heal_share, heal_seconds: the share of such
+    faults, at their onset, that go away by themselves, and their mean time; age_seconds: since the onset of this one.
+    stands_seconds: the job stands already for something else, and would for so long only by this attempt; None = it runs.
     """
 
     fault: str
@@ -50,6 +54,14 @@ class Situation:
     node_gpus: float = 8.0
     heal_share: float = 0.0
     heal_seconds: float = 1800.0
+    age_seconds: float = 0.0
+    interval_seconds: float | None = None
+    stands_seconds: float | None = None
+
+    @property
+    def lasting(self) -> Lasting:
+        """How long it goes on."""
+        return Lasting(self.heal_share, self.heal_seconds, float(numbers()["heal_sigma"]), self.age_seconds)
 
     @property
     def stalled(self) -> bool:
@@ -79,7 +91,8 @@ class Option:
 class Worth:
     """What waiting and acting are expected to cost. options: the attempts that are left. wait_for: `checkpoint` where
     waiting for the next one is cheaper than stopping the job now, `now` where it is not, None where that is not known.
-    hold: stopping the job costs more than waiting."""
+    hold: acting later, or not at all, costs less than acting now. wait_seconds: until acting costs least, as far as is known now.
+    least_gpu_hours: what is expected to be lost where everything is done at its best time."""
 
     at: int
     lost_gpus: float
@@ -89,6 +102,8 @@ class Worth:
     options: tuple[Option, ...]
     wait_for: str | None = None
     hold: bool = False
+    wait_seconds: float = 0.0
+    least_gpu_hours: float = 0.0
 
     def best(self) -> Option | None:
         """The first option that is not skipped."""
@@ -122,14 +137,11 @@ def proposal_args(worth: Worth | None) -> dict[str, object]:
 
 # --- the two sides ------------------------------------------------------------------------------------------------------
 def waiting_gpu_hours(now: Situation) -> float:
-    """What doing nothing is expected to cost: the faults that heal do so after an exponential time, the rest lasts for the
+    """What doing nothing is expected to cost: the faults that heal do so after a log-normal time, the rest lasts for the
     horizon. A job that is stalled loses what it did since its checkpoint, too, unless it wakes up."""
-    horizon = float(numbers()["horizon"])
-    mean = max(1.0, now.heal_seconds)
-    healing = mean * -math.expm1(-horizon / mean)
-    lasts = now.heal_share * healing + (1.0 - now.heal_share) * horizon
-    rework = now.job_gpus * (now.unsaved_seconds or 0.0) * (1.0 - now.heal_share) if now.stalled else 0.0
-    return (now.lost_gpus * lasts + rework) / HOUR
+    lasting = now.lasting
+    rework = now.job_gpus * (now.unsaved_seconds or 0.0) * (1.0 - lasting.heals) if now.stalled else 0.0
+    return (now.lost_gpus * lasting.expected(float(numbers()["horizon"])) + rework) / HOUR
 
 
 def checkpoint_first(now: Situation) -> str | None:
@@ -154,11 +166,13 @@ def stop_gpu_hours(steps: Sequence[Step], now: Situation) -> tuple[float, float]
     if any(KINDS[kind].subject == "job" for kind in kinds):
         needs = any(kind in USES_SPARE for kind in kinds) and now.spares < 1
         seconds += float(numbers()["queue_without_spare" if needs else "queue"])
-    waits = _waits(steps, now)
-    unsaved = 0.0 if waits else now.unsaved_seconds or 0.0
+    patient = _waits(steps, now)
+    unsaved = 0.0 if patient else now.unsaved_seconds or 0.0
     lost = now.job_gpus * (seconds + unsaved)
-    if waits:
+    if patient:
         lost += now.lost_gpus * (now.next_seconds or 0.0)
+    if now.stands_seconds is not None:  # what was not saved is lost already, and the job stands whatever is done here
+        lost = now.job_gpus * now.stands_seconds
     spare = 0.0
     if any(kind in USES_SPARE for kind in kinds):
         spare = now.node_gpus * float(numbers()["repair"]) * missed(now)
@@ -187,26 +201,23 @@ BY_COST = (None, "cheapest")  # what leaves it to the cost whether a drain waits
 
 def step_seconds(step: Step, fault: str) -> float:
     """How long a step usually holds the job up, in seconds; a diagnosis as long as the fault's level of tests takes."""
-    rows = numbers()["seconds"]
-    if step.kind == "diagnose":
-        level = step.args.get("level", tests_of(fault).level)
-        return float(rows.get(f"diagnose_{level}", rows["diagnose_3"]))
-    share = float(numbers()["modes"].get(str(step.args.get("mode")), 1.0)) if step.kind == "resume_job" else 1.0
-    return float(rows[step.kind]) * share
+    return usual_seconds(step.kind, step.args, fault)
 
 
 # --- all of it ----------------------------------------------------------------------------------------------------------
-def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cures: Cures, verify_seconds: float) -> Worth | None:
+def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cures: Cures, verify_seconds: float,
+          passed: Collection[int] = ()) -> Worth | None:
     """The worth of the attempts from index `first` on; None where the rate, or the job, is not known.
 
-    verify_seconds: how long it takes until a failed attempt is known to be one.
+    verify_seconds: how long it takes until a failed attempt is known to be one. passed: attempts that are not made now.
     """
     if not (now.lost_gpus > 0 and now.job_gpus > 0 and math.isfinite(now.lost_gpus) and math.isfinite(now.job_gpus)):
         return None
     waiting = waiting_gpu_hours(now)
     options: list[Option] = []
     after, spares_after = waiting, 0.0  # what is lost, and the price of spares, by going on without this attempt
-    for place in range(len(attempts) - 1, first - 1, -1):
+    places = [place for place in range(first, len(attempts)) if place not in passed]
+    for place in reversed(places):
         steps = attempts[place].do
         kinds = tuple(s.kind for s in steps if commands(s.kind))
         chance = cures.chance(now.fault, kinds)
@@ -214,7 +225,7 @@ def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cure
         proof = now.lost_gpus * verify_seconds / HOUR
         expected = stop + (1.0 - chance.mean) * (proof + after)
         price = spare + (1.0 - chance.mean) * spares_after
-        last = place == len(attempts) - 1
+        last = place == places[-1]
         dearer = expected + price > MARGIN * (after + spares_after)
         skip = not last and chance.mean < SELDOM and chance.own.judged >= OWN_LEAST and dearer
         options.append(Option(place, kinds, chance.mean, chance.own.cured, chance.own.failed, stop, expected, price, skip))
@@ -222,8 +233,54 @@ def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cure
             after, spares_after = expected, price  # the ladder is gone down in order
     options.reverse()
     # The price of a spare is no reason to wait: a part that has to be repaired has to be repaired later, too.
-    hold = bool(options) and after > MARGIN * waiting and not now.stalled
-    return Worth(at, now.lost_gpus, now.job_gpus, now.unsaved_seconds, waiting, tuple(options), checkpoint_first(now), hold)
+    wait, cost = _best_time(options, attempts, now, after) if options and not now.stalled else (0.0, after)
+    hold = bool(options) and not now.stalled and (after > MARGIN * waiting or after > LATER * cost)
+    if now.stands_seconds is not None:  # the stop is there now and not later: against the best that can be done without it
+        alone = weigh(at, attempts, first, replace(now, stands_seconds=None), cures, verify_seconds, passed)
+        hold = bool(options) and alone is not None and after > alone.least_gpu_hours
+    return Worth(at, now.lost_gpus, now.job_gpus, now.unsaved_seconds, waiting, tuple(options), checkpoint_first(now), hold,
+                 wait if hold else 0.0, min(waiting, cost))
+
+
+def _best_time(options: Sequence[Option], attempts: Sequence[Attempt], now: Situation, after: float) -> tuple[float, float]:
+    """(seconds to wait, GPU-hours expected) of the best time to begin. after: what beginning now costs. What changes by waiting is
+    whether the fault is still there, and how much work a stop loses. A drain that waits in the world cannot be called back when the
+    part heals meanwhile; one that is held here can."""
+    first = next((one for one in options if not one.skip), options[-1])
+    steps = attempts[first.place].do
+    said = next((s.args.get("wait_for") for s in steps if s.kind == "drain"), None)
+    stops = any(kind in STOPS for kind in first.kinds) and now.stands_seconds is None and said != "nothing"
+    at_once = after  # where the drain that is begun now would not wait
+    if said != "checkpoint" and _waits(steps, now):
+        at_once += (now.job_gpus * (now.unsaved_seconds or 0.0) - now.lost_gpus * (now.next_seconds or 0.0)) / HOUR
+
+    def cost_at(wait: float) -> float:
+        if wait <= 0 or not stops or now.unsaved_seconds is None:
+            return after
+        if said == "checkpoint":
+            return after + now.lost_gpus * (_to_save(now, wait) - (now.next_seconds or 0.0)) / HOUR
+        return at_once + now.job_gpus * (_unsaved(now, wait) - now.unsaved_seconds) / HOUR
+
+    found = waits(float(numbers()["horizon"]), now.next_seconds if stops else None, now.interval_seconds)
+    return best_wait(now.lasting, now.lost_gpus / HOUR, cost_at, found)
+
+
+def _to_save(now: Situation, wait: float) -> float:
+    """Seconds until the next save after a wait is complete."""
+    if now.next_seconds is None:
+        return 0.0
+    every = now.interval_seconds or 0.0
+    left = now.next_seconds - wait
+    return left if left >= 0 else (left % every if every > 0 else 0.0)
+
+
+def _unsaved(now: Situation, wait: float) -> float:
+    """Seconds of full-speed work that a stop after a wait would lose."""
+    share = max(0.0, 1.0 - now.lost_gpus / now.job_gpus)
+    if now.next_seconds is None or wait <= now.next_seconds:
+        return (now.unsaved_seconds or 0.0) + wait * share
+    over, every = wait - now.next_seconds, now.interval_seconds or 0.0
+    return (over % every if every > 0 else over) * share
 
 
 # --- from what is known -------------------------------------------------------------------------------------------------
@@ -240,4 +297,4 @@ def saved(now: Situation, at: int, onset_at: int, checkpoint: Checkpoint) -> Sit
     left = None
     if checkpoint.interval_seconds is not None:
         left = max(0.0, checkpoint.interval_seconds - (at - checkpoint.saved_at) / 1000)
-    return replace(now, unsaved_seconds=whole + slow * share, next_seconds=left)
+    return replace(now, unsaved_seconds=whole + slow * share, next_seconds=left, interval_seconds=checkpoint.interval_seconds)

@@ -18,7 +18,7 @@ from typing import Any
 from app import wiring
 from app.evaluate.drive import run
 from app.evaluate.facts import Ran, from_data, to_data
-from app.evaluate.plan import NEVER_SHOWN, SUITES, TUNING_SEEDS, Planned, plan_suite
+from app.evaluate.plan import NEVER_SHOWN, NOT_SHOWN_ON, SUITES, TUNING_SEEDS, Planned, plan_suite
 from app.evaluate.rates import base_rates
 from app.evaluate.report import details, table
 from app.evaluate.score import scorecard
@@ -112,8 +112,9 @@ def _code_hash() -> str:
 
 def cannot_show() -> dict[str, list[str]]:
     """By tier, the fault plug-ins that its telemetry cannot show: they count nowhere in recall, nor are they scored as healthy."""
-    return {tier: sorted(p.name for p in all_plugins().values() if p.fault is not None and (p.tier > tier or p.name in NEVER_SHOWN))
-            for tier in TIERS}
+    by_fabric = [f"{name} on {fabric}" for name, fabric in NOT_SHOWN_ON]
+    return {tier: sorted([*(p.name for p in all_plugins().values() if p.fault is not None and (p.tier > tier or p.name in NEVER_SHOWN)),
+                          *by_fabric]) for tier in TIERS}
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

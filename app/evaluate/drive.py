@@ -10,9 +10,10 @@ import numpy as np
 
 from app.evaluate.baselines import StaticRules
 from app.evaluate.facts import Part, Ran, Said, Truth
-from app.evaluate.plan import NEVER_SHOWN, Planned, harms, is_wide, stands
+from app.evaluate.plan import Planned, harms, is_wide, shows, stands
 from app.virtual import VirtualSite
 from core.clock import TICK_MS, process_cpu_seconds
+from core.targets import CLOSED_STATES
 from core.types import Batch, Incident, Layout
 from core.window import Window
 from fleet.build import build_scenario
@@ -33,7 +34,7 @@ def run(planned: Planned) -> Ran:
     scenario = planned.scenario
     world, operations, programme = build_scenario(scenario)
     site = VirtualSite(act=False, built=(world, operations))
-    rules, thin, seen = StaticRules(), _Thinner(scenario.seed, planned.missing), dict[str, Incident]()
+    rules, thin, seen = StaticRules(), _Thinner(scenario.seed, planned.missing), Seen()
     unknown = known = 0.0
     tick = world.now_ms // TICK_MS * TICK_MS
     while tick < scenario.end_ms:
@@ -42,14 +43,14 @@ def run(planned: Planned) -> Ran:
             site.brain.feed(thin.batch(batch))
         site.brain.set_inventory(site.inventory())
         ticked = site.brain.tick(tick)
-        seen |= {one.id: one for one in ticked.commit.incidents}
+        seen.take(ticked.commit.incidents)
         rules.judge(ticked.window)
         if tick % MINUTE_MS == 0:
             missing, there = _part_minutes(ticked.window)
             unknown, known = unknown + missing, known + there
     spec = scenario.fleet
     return Ran(planned.id, planned.kind, planned.stress, spec.tier, spec.type, spec.nodes, spec.scrape_seconds,
-               planned.minutes, truths(world, programme, spec.tier), tuple(_said(one) for one in seen.values()),
+               planned.minutes, truths(world, programme, spec.tier), tuple(_said(one) for one in seen.said()),
                tuple(rules.said()), groups(world), unknown, known, process_cpu_seconds() - cpu)
 
 
@@ -105,7 +106,7 @@ def _truth(world: World, programme: Programme, planted: Planted, tier: str) -> T
     jobs = tuple(j.name for j in world.jobs.values() if rows & set(j.nodes))
     impact = None if stands(plugin) else planted.severity if harms(plugin) else 0.0
     return Truth(plugin.name, plugin.fault or "", plugin.scope, culprit, tuple(world.nodes[r].name for r in sorted(rows)), jobs,
-                 planted.at, onset_of(planted), end, impact, plugin.tier <= tier and plugin.name not in NEVER_SHOWN, is_wide(plugin))
+                 planted.at, onset_of(planted), end, impact, shows(plugin, tier, world.kind.fabric), is_wide(plugin))
 
 
 def onset_of(planted: Planted) -> int:
@@ -135,6 +136,31 @@ def groups(world: World) -> dict[str, tuple[str, ...]]:
 
 
 # --- incidents ------------------------------------------------------------------------------------------------------------
+class Seen:
+    """Incidents in their last state. One that was resolved and comes back on the same part is told anew when it is reopened, so it
+    counts once for each time: for the fault that it is about, or as one more false alarm."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, Incident] = {}
+        self._before: list[Incident] = []
+
+    def take(self, incidents: Iterable[Incident]) -> None:
+        """Incidents as they are after a tick."""
+        for one in incidents:
+            known = self._now.get(one.id)
+            if known is None:
+                self._now[one.id] = one
+            elif known.state == "resolved" and one.state not in CLOSED_STATES:
+                self._before.append(known)
+                self._now[one.id] = replace(one, opened_at=one.updated_at)
+            else:
+                self._now[one.id] = replace(one, opened_at=known.opened_at)
+
+    def said(self) -> tuple[Incident, ...]:
+        """All of them; `opened_at` is when it was opened, or reopened."""
+        return (*self._before, *self._now.values())
+
+
 def _said(one: Incident) -> Said:
     nodes = {t.node for t in (one.culprit, *one.victims) if t is not None and t.node is not None}
     suspects = tuple((part, s.probability) for s in one.suspects if (part := Part.of(s.target)) is not None)

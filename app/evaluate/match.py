@@ -114,7 +114,7 @@ def _found(index: int, truth: Truth, words: Sequence[Word], by: Said | None, gro
     top1 = top3 = None
     if near is not None:
         top1, top3 = places(truth, near, groups)
-    count = sum(w.word in (RIGHT, REPEAT, ECHO) for w in mine)
+    count = len({w.said.id for w in mine if w.word in (RIGHT, REPEAT, ECHO)})  # one that was reopened is one incident
     return Found(truth, by, None if by is None else max(0, by.opened - truth.onset), near, top1, top3, count)
 
 

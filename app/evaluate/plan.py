@@ -43,9 +43,15 @@ WIDE_PLACES = ("switch", "spine", "rack", "pdu", "cooling", "storage", "label", 
 # What needs longer than a period to show: checkpoints are minutes apart, a crash loop needs three runs, a disk fills, and a small
 # flap comes every five minutes (one is none: it counts from the third on).
 SLOW = frozenset({"checkpoint_stale", "job_crash_loop", "silent_corruption", "gpu_memory_leaked", "disk_full", "clock_skew", "link_flap"})
-# What is planted, and no telemetry of the fleet tells: who computes wrong shows in each rank's own numbers only (its gradient
-# norm before the exchange, its own check for NaN), and the fleet's ranks tell the job's. It must raise no false incident.
+# What is planted and counted in no recall: who computes wrong shows only where the trainer checks each rank's own results (from
+# tier B on, in the logs of Megatron's kind), and only once it has found NaN twice. It must raise no false incident.
 NEVER_SHOWN = frozenset({"silent_corruption"})
+# What a fabric tells of at no tier, by plug-in and fabric, and why: it counts in no recall, and in no health either.
+NOT_SHOWN_ON: Mapping[tuple[str, str], str] = {
+    ("leaf_slow", "efa"): "EFA counts no marks and no waits, and all devices of an instance hang on one leaf: they slow alike",
+    ("network_slow_fleet", "efa"): "EFA counts no marks and no waits, and all devices slow alike",
+    ("spine_path_lost", "efa"): "the fabric sprays: flows find the other paths within a minute, and are well",
+}
 # Memory that somebody holds beside a running job may be a second program's; it is told when the job has ended.
 ENDS_ITS_RUN, END_AFTER_SECONDS = "gpu_memory_leaked", (30.0, 120.0)
 ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
@@ -137,6 +143,11 @@ def _seeded(scenario: Scenario, name: str, seed: int) -> Scenario:
 def is_wide(plugin: FaultPlugin) -> bool:
     """Whether it covers more than one node and one job."""
     return plugin.place in WIDE_PLACES
+
+
+def shows(plugin: FaultPlugin, tier: str, fabric: str) -> bool:
+    """Whether a tier's telemetry of nodes on that fabric tells of it at all."""
+    return plugin.tier <= tier and plugin.name not in NEVER_SHOWN and (plugin.name, fabric) not in NOT_SHOWN_ON
 
 
 def harms(plugin: FaultPlugin) -> bool:

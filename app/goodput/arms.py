@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from app.goodput.errands import Errands
 from core.types import Target
-from fleet.eventstep import STANDS_STILL, EventWorld
+from fleet.eventstep import STANDS_STILL, EventWorld, RateJob
 from fleet.plants import NEVER, Planted
 from fleet.running import Running
 
@@ -24,6 +24,8 @@ NOTICED_MS = 12 * 3_600_000
 WORTH_NOTICING = 0.05
 # What an oracle reckons a restart costs a job beside the work since its checkpoint: replace (10 to 15 minutes), load, warm up.
 RESTART_MS = 16 * 60_000
+# A checkpoint that is due now is complete after so long; what one node more to change in the same stop costs a job.
+SAVE_MS, SWAP_MS = 30_000, 60_000
 
 
 # Slow while it lasts, and deadly when a collective meets it: the link's own counters tell the health check.
@@ -57,11 +59,12 @@ def cure(event: EventWorld, planted: Planted, job: Running) -> Steps:
 
 class Restarting:
     """Starts jobs again that failed or were left stopped, without the nodes that they died of. patience_ms: how long after the
-    failure. notices_ms: after how long a part that is slow is found; None = never."""
+    failure. notices_ms: after how long a part that is slow is found; None = never. hands_off: jobs that somebody else is at."""
 
     def __init__(self, event: EventWorld, patience_ms: int, notices_ms: int | None) -> None:
         self.event, self.patience_ms, self.notices_ms = event, patience_ms, notices_ms
         self.errands = Errands(event.operations)
+        self.hands_off: frozenset[str] = frozenset()
         self._failed: dict[str, int] = {}
 
     def step(self, at: int) -> None:
@@ -76,26 +79,34 @@ class Restarting:
                 self._notice(job, at, self.notices_ms)
 
     def _busy(self, job: str) -> bool:
-        return any(job in op.busy for op in self.event.operations.running())
+        return job in self.hands_off or any(job in op.busy for op in self.event.operations.running())
 
     def _restart(self, job: Running) -> Steps:
         world = self.event.world
         rows = {row for p in world.plants.current if p.present and hard(p) and "replace" in p.plugin.cured_by
-                       for row in p.place.rows}
-        steps: list[tuple[str, Target]] = []
-        for row in job.nodes:
-            node, out = Target("node", world.nodes[row].name), world.nodes[row].state != "in_service"
-            steps += [("drain", node)] if row in rows and not out else []
-            steps += [("replace", node)] if row in rows or out else []
-        return (*steps, ("resume_job", Target("job", job=job.name)))
+                for row in p.place.rows} | self._also(job)
+        bad = [row for row in job.nodes if row in rows or world.nodes[row].state != "in_service"]
+        drain = [row for row in bad if world.nodes[row].state == "in_service"]
+        return (*(("drain", Target("node", world.nodes[row].name)) for row in drain),
+                *(("replace", Target("node", world.nodes[row].name)) for row in bad), ("resume_job", Target("job", job=job.name)))
+
+    def _also(self, job: Running) -> set[int]:
+        """Nodes that are changed in the same stop."""
+        return set()
 
     def _notice(self, job: Running, at: int, after_ms: int) -> None:
         for planted in self.event.world.plants.current:
-            old = at - planted.at >= after_ms
-            if old and planted.present and planted.severity * planted.level >= WORTH_NOTICING and on_job(planted, job) \
-                    and (steps := cure(self.event, planted, job)):
-                self.errands.begin(job.name, steps, at)
+            if at - planted.at >= after_ms and self.mend(planted, job, at):
                 return
+
+    def mend(self, planted: Planted, job: Running, at: int) -> bool:
+        """What people do about a slow part that they know of; False where there is nothing to do."""
+        if not planted.present or planted.severity * planted.level < WORTH_NOTICING or not on_job(planted, job):
+            return False
+        steps = cure(self.event, planted, job)
+        if steps:
+            self.errands.begin(job.name, steps, at)
+        return bool(steps)
 
     def next_ms(self, now: int) -> int:
         """When it has something to do at the latest."""
@@ -106,31 +117,67 @@ class Restarting:
 
 
 class Oracle(Restarting):
-    """Knows each fault at its onset, what it costs and how long it will last, and acts where that costs more than acting."""
+    """Knows each fault from its onset on, what it costs and how long it will last. It acts where that costs less than waiting, at once
+    or right after the job's next checkpoint, whichever is cheaper, and in each stop it changes all nodes that will be slow beyond it."""
 
     def __init__(self, event: EventWorld) -> None:
         super().__init__(event, 0, None)
-        self._weighed: set[int] = set()
+        self._acted: set[int] = set()
 
     def step(self, at: int) -> None:
-        """Looks at all faults and jobs at `at` (ms)."""
+        """Looks at all faults and jobs at `at` (ms). What one attempt did not end is not tried again."""
         super().step(at)
-        for planted in self.event.world.plants.current:
-            if planted.present and planted.plugin.fault is not None and id(planted) not in self._weighed:
-                self._weighed.add(id(planted))
-                self._weigh(planted, at)
-
-    def _weigh(self, planted: Planted, at: int) -> None:
         for job in self.event.world.jobs.values():
-            if not job.alive or not on_job(planted, job):
+            if not job.alive or job.name in self.errands.running or job.phase == "init":
                 continue
-            slower = STANDS_STILL if hard(planted) else planted.severity
-            left = (planted.heals_at if planted.heals_at < NEVER else self.event.scenario.end_ms) - at
-            saved = job.store.newest() if hasattr(job, "store") else None
-            lost = RESTART_MS + (at - saved.done if saved is not None else 0)
-            steps = cure(self.event, planted, job)
-            if steps and slower / (1.0 + slower) * left > lost:
-                self.errands.begin(job.name, steps, at)
+            for planted in self.event.world.plants.current:
+                if id(planted) not in self._acted and self._costs(planted, job) and self._now(planted, job, at):
+                    self._acted.add(id(planted))
+                    self.errands.begin(job.name, self._with_others(cure(self.event, planted, job), job), at)
+                    break
+
+    def next_ms(self, now: int) -> int:
+        """When it has something to do at the latest; while a fault is worth acting on, each checkpoint is looked at."""
+        times = [super().next_ms(now)]
+        for job in self.event.world.jobs.values():
+            waits = any(self._costs(p, job) and self._lasts(p, now) > RESTART_MS for p in self.event.world.plants.current)
+            if waits and isinstance(job, RateJob) and job.alive and (due := job.store.next_ms(now)) is not None:
+                times.append(due + 1)
+        return min(times)
+
+    @staticmethod
+    def _costs(planted: Planted, job: Running) -> bool:
+        return planted.present and planted.cured_at is None and planted.plugin.fault is not None and on_job(planted, job)
+
+    def _lasts(self, planted: Planted, at: int) -> int:
+        return (planted.heals_at if planted.heals_at < NEVER else self.event.scenario.end_ms) - at
+
+    def _now(self, planted: Planted, job: Running, at: int) -> bool:
+        """Whether acting now costs least: less than waiting for its end, and less than waiting for the next checkpoint."""
+        if not cure(self.event, planted, job):
+            return False
+        slower = STANDS_STILL if hard(planted) else planted.severity
+        share, lasts = slower / (1.0 + slower), self._lasts(planted, at)
+        saved = job.store.newest() if isinstance(job, RateJob) else None
+        unsaved, until = (at - saved.done if saved is not None else 0), None
+        if isinstance(job, RateJob) and (due := job.store.next_ms(at)) is not None:
+            until = due - at + SAVE_MS
+        later = share * lasts if until is None or until >= lasts else share * until + RESTART_MS
+        return share * lasts > RESTART_MS + unsaved and (hard(planted) or later >= RESTART_MS + unsaved)
+
+    def _also(self, job: Running) -> set[int]:
+        at = self.event.world.now_ms
+        return {row for p in self.event.world.plants.current for row in p.place.rows
+                if self._costs(p, job) and not hard(p) and "replace" in p.plugin.cured_by and len(p.place.rows) == 1
+                and p.severity / (1.0 + p.severity) * (self._lasts(p, at) - RESTART_MS) > SWAP_MS}
+
+    def _with_others(self, steps: Steps, job: Running) -> Steps:
+        names = {target.node for verb, target in steps if verb == "replace"}
+        more = [Target("node", self.event.world.nodes[row].name) for row in sorted(self._also(job))]
+        more = [target for target in more if target.node not in names]
+        drains = [step for step in steps if step[0] == "drain"] + [("drain", target) for target in more]
+        changes = [step for step in steps if step[0] == "replace"] + [("replace", target) for target in more]
+        return (*drains, *changes, *(step for step in steps if step[0] not in ("drain", "replace")))
 
 
 ARMS: dict[str, Callable[[EventWorld], Restarting]] = {

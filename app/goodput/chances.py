@@ -24,6 +24,7 @@ OF_A_JOB = ("stalled_loss", "nonfinite_loss", "loss_spike", "data_stall", "throu
             "inference_slow", "straggler")
 # Of the logarithm of delays, where nothing tells it.
 USUAL_SIGMA = 0.8
+HALF = 0.5  # Jeffreys' count for a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """faults: by fault. false: false incidents by fault, a node-day; of faults that are a job's, a day of the job. right, wrong: (confidence, weight) of incidents that
+    """faults: by fault. false: false incidents by fault, a node-day; of faults that are a job's, a day of the job (`_false`). right, wrong: (confidence, weight) of incidents that
     came true and of those that did not. file, sha256, suite, seed, node_days: of the scorecard."""
 
     faults: Mapping[str, Chance]
@@ -84,16 +85,33 @@ def _chances(card: Mapping[str, Any], file: str, sha256: str) -> Chances:
     if not node_days > 0 or macro["recall"] is None:
         raise ValueError("it has no node-days or no faults")
     faults = {name: _chance(row, macro) for name, row in card["faults"].items()}
-    # Misplaced and misnamed ones come near a true fault, with its rate; of nothing at all come the unfounded.
-    counts = {name: row["incidents"].get("unfounded", 0) for name, row in card["faults"].items()}
-    false = {name: count / (card["faults"][name]["false"]["cluster_days"] if name in OF_A_JOB else node_days)
-             for name, count in counts.items() if count}
+    false = _false(card["faults"], node_days)
     bins = card["calibration"]["confidence"]["bins"]
     right = tuple((b["said"], b["true"]["n"] * b["true"]["value"]) for b in bins if b["true"]["value"] > 0)
     wrong = tuple((b["said"], b["true"]["n"] * (1 - b["true"]["value"])) for b in bins if b["true"]["value"] < 1)
     if not right:
         raise ValueError("none of its incidents came true")
     return Chances(faults, false, right, wrong, file, sha256, str(settings["suite"]), int(settings["first_seed"]), node_days)
+
+
+def _false(rows: Mapping[str, Any], node_days: float) -> dict[str, float]:
+    """False incidents by fault, a node-day (of faults that are a job's: a day of the job). One that came once in a day or two of a
+    short scorecard is weak evidence of its own rate, and all of its sort together are better evidence of theirs: the rate of the
+    sort is the mean of its posterior (Gamma, Jeffreys' half a count), dealt out to the faults that came false by their own
+    posterior means, whose prior is the sort's rate. A fault that never came false gets none of it, so those that did get more.
+    Misplaced and misnamed ones come near a true fault, with its rate; of nothing at all come the unfounded."""
+    counts = {name: int(row["incidents"].get("unfounded", 0)) for name, row in rows.items()}
+    out: dict[str, float] = {}
+    for of_a_job in (True, False):
+        mine = [name for name in rows if (name in OF_A_JOB) == of_a_job]
+        days = max((float(rows[name]["false"]["cluster_days"]) if of_a_job else node_days for name in mine), default=0.0)
+        total = sum(counts[name] for name in mine) + HALF
+        if not days > 0 or total <= HALF:
+            continue
+        prior = HALF * len(mine) * days / total  # days in which half a count comes at the sort's rate
+        shrunk = {name: (counts[name] + HALF) / (days + prior) for name in mine if counts[name]}
+        out |= {name: total / days * rate / sum(shrunk.values()) for name, rate in shrunk.items()}
+    return out
 
 
 def _chance(row: Mapping[str, Any], macro: Mapping[str, Any]) -> Chance:

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.evaluate.plan import TUNING_SEEDS
 from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS
-from app.goodput.chances import Chances, read_chances
+from app.goodput.chances import OF_A_JOB, Chances, read_chances
 from app.goodput.study import TIMES, Span, compare
 from core.errors import BadInput
 from fleet.rates import groups
@@ -62,6 +62,9 @@ def heading(chances: Chances, policy: str) -> list[str]:
     """What the months rest on."""
     return [f"scorecard {chances.file} (sha256 {chances.sha256[:16]}): suite {chances.suite}, first seed {chances.seed}, "
             f"{chances.node_days:g} node-days; policy {policy}",
+            "  false incidents a day: " + (", ".join(f"{fault} {rate:.3g} of {'a job' if fault in OF_A_JOB else 'a node'}"
+                                                   for fault, rate in sorted(chances.false.items())) or "none came")
+            + " (unfounded ones, mean of the posterior with Jeffreys' prior over all of a sort)",
             *(f"  {name}: {value}" for name, value in assumptions().items())]
 
 
@@ -74,7 +77,9 @@ def assumptions() -> dict[str, str]:
             "drain", "replace", "reboot", "reset_gpu", "diagnose_2", "queue", "repair")),
         "people": f"start a failed job after {PERSON_MS / 60000:g} minutes, find a slow part that stays after {NOTICED_MS / 3.6e6:g} hours (our reading)",
         "restart": f"the scheduler starts a failed job after {REQUEUE_MS / 60000:g} minutes without the nodes that it died of; slow parts as people find them",
-        "oracle": "knows each fault, its cost and its duration at its onset, and acts where acting costs less",
+        "oracle": "knows each fault, its cost and its duration at its onset, and acts at once or at the next checkpoint where that costs less; "
+                  "changes all slow nodes in a stop",
+        "greylag": f"the script of `restart` and its people go on beside it; a page that it hands to a person is answered after {PERSON_MS / 60000:g} minutes",
     }
 
 

@@ -15,37 +15,54 @@ DEADLINE_SECONDS = 7200.0
 
 @dataclass(slots=True)
 class Errand:
-    """steps: (verb, target), in order. A step that fails or is refused is tried again after a minute, TRIES times in all."""
+    """steps: (verb, target), in order; neighbours with the same verb are done at one time. A step that fails or is refused is tried
+    again after a minute, TRIES times in all. asked: the operations under way, by step."""
 
     name: str
     steps: Sequence[tuple[str, Target]]
     next_at: int = 0
     done: int = 0
     tries: int = 0
-    asked: str | None = field(default=None)
+    asked: dict[int, str] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
 
     @property
     def over(self) -> bool:
         """It is done, or given up."""
         return self.done >= len(self.steps) or self.tries >= TRIES
 
+    def _stage(self) -> range:
+        """The steps that are done at one time now."""
+        end = self.done
+        while end < len(self.steps) and self.steps[end][0] == self.steps[self.done][0]:
+            end += 1
+        return range(self.done, end)
+
     def step(self, at: int, operations: Operations) -> None:
         """Goes on as far as it goes at `at` (ms)."""
         while not self.over and at >= self.next_at:
-            if self.asked is None:
-                self.tries += 1
-                self.asked = f"{self.name}/{self.done}/{self.tries}"
-                verb, target = self.steps[self.done]
-                operations.submit(self.asked, verb, target, {}, DEADLINE_SECONDS)
-            state = operations.poll(self.asked).state
-            if state == "RUNNING":
+            stage = self._stage()
+            words = [self._one(i, operations) for i in stage if i not in self.finished]
+            if "RUNNING" in words:
                 self.next_at = at + LOOK_MS
-                return
-            self.asked = None
-            if state == "DONE":
-                self.done += 1
+            elif all(word == "DONE" for word in words):
+                self.done, self.finished = stage.stop, set()
             else:
                 self.next_at = at + RETRY_MS
+
+    def _one(self, index: int, operations: Operations) -> str:
+        """Asks for a step, or after it; its state."""
+        if index not in self.asked:
+            self.tries += 1
+            self.asked[index] = f"{self.name}/{index}/{self.tries}"
+            verb, target = self.steps[index]
+            operations.submit(self.asked[index], verb, target, {}, DEADLINE_SECONDS)
+        state = operations.poll(self.asked[index]).state
+        if state != "RUNNING":
+            del self.asked[index]
+        if state == "DONE":
+            self.finished.add(index)
+        return state
 
 
 @dataclass(slots=True)

@@ -70,7 +70,8 @@ def run_arm(arm: str, scenario: Scenario, chances: Chances, policy: Policy, tell
         row |= {"found": watcher.found, "missed": watcher.missed, "actions": dict(sorted(watcher.actions.items())),
                 "healthy_nodes_acted_on": len(watcher.healthy_acted),
                 "repair_seconds_median": round(statistics.median(watcher.repairs), 1) if watcher.repairs else None,
-                "repairs": len(watcher.repairs)}
+                "repairs": len(watcher.repairs),
+                "back_seconds_median": round(statistics.median(watcher.back), 1) if watcher.back else None}
     return row
 
 

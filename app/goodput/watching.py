@@ -10,22 +10,24 @@ what it verifies is the job's pace.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from app.evaluate.score import COUNTED_IMPACT
-from app.goodput.arms import REQUEUE_MS, Restarting, hard
+from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS, Restarting, hard
 from app.goodput.chances import OF_A_JOB, Chances
 from core.clock import TICK_MS
 from core.faults import faults
-from core.protocols import Checkpoint
+from core.protocols import Checkpoint, NodeView
 from core.targets import ACTION_KINDS, CLOSED_STATES
-from core.types import Action, Finding, Incident, JobState, Target
-from fleet.eventstep import STANDS_STILL, EventWorld, RateJob
+from core.types import Action, Finding, Incident, JobState, Outcome, Target
+from fleet.eventstep import EventWorld, RateJob
 from fleet.frames import FleetDoor
+from fleet.operations import Operations
 from fleet.plants import NEVER, Planted
+from fleet.running import Running
 from remediation.engine import Engine
 from remediation.kinds import on_node
 from remediation.policy import Policy
@@ -35,22 +37,23 @@ DAY_MS = 86_400_000
 OFF_MS, FALSE_MS = 120_000, 900_000
 # What a false incident makes of its job's pace: a tenth (our reading).
 FALSE_SLOWER = 0.1
-# How often an incident that only waits is looked at.
-WAIT_MS = 60_000
+# How often an incident that only waits is looked at, and one whose job runs again.
+WAIT_MS, PROOF_MS = 60_000, 30_000
 # A node is healthy where nothing was wrong with it for so long: longer than evidence may be old.
 HEALTHY_AFTER_MS = 900_000
-# What the scheduler would do by itself, it does when Greylag has not.
-PATIENCE_MS = 3 * REQUEUE_MS
 
 
 @dataclass(slots=True)
 class Case:
-    """An incident and what is behind it. planted: None = nothing is. ends_at: of a false one."""
+    """An incident and what is behind it. planted: None = nothing is. ends_at: of a false one. lost: GPU-hours since it was opened. told_at:
+    when a person was paged with it."""
 
     incident: Incident
     planted: Planted | None
     ends_at: int = NEVER
     quiet_since: int | None = None
+    lost: float = 0.0
+    told_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Told:
         usual = running._usual_ms / 1000
         if end < self.at:
             return usual
-        stands = not running.alive or running.phase not in ("train", "eval", "checkpoint") or math.isnan(running.step_seconds)
+        stands = not running.alive or running.hung_rank is not None or running.phase not in ("train", "eval", "checkpoint") or math.isnan(running.step_seconds)
         return None if stands else usual * running.factor
 
     def open_findings(self) -> Sequence[Finding]:
@@ -111,10 +114,43 @@ class Told:
         return None if node is None else job is not None and job.alive
 
 
+def _lost_share(job: Running) -> float:
+    """Which share of a job's work is being lost now, as `pipeline.losses` has it: all while it makes no step, none in a pause."""
+    if not job.alive:
+        return 0.0 if job.state == "done" else 1.0
+    if not isinstance(job, RateJob) or job.phase in ("checkpoint", "eval"):
+        return 0.0
+    return 1.0 if job.phase == "init" or job.hung_rank is not None else 1.0 - 1.0 / job.factor
+
+
+class OneLook(FleetDoor):
+    """The fleet's door that reads all nodes once between two commands of anybody."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__(operations)
+        self._seen: Mapping[str, NodeView] | None = None
+
+    def forget(self) -> None:
+        """Something may have changed."""
+        self._seen = None
+
+    def submit(self, action: Action) -> Outcome:
+        """As the fleet's."""
+        self.forget()
+        return super().submit(action)
+
+    def nodes(self) -> Mapping[str, NodeView]:
+        """As the fleet's."""
+        if self._seen is None:
+            self._seen = super().nodes()
+        return self._seen
+
+
 @dataclass
 class Watching:
     """The arm `greylag`: a watcher of an EventWorld. healthy_acted: (at, node, kind) of attempts on nodes that had nothing;
-    repairs: seconds from an incident's opening to its job running again, of those that ended recovered."""
+    repairs: seconds from an incident's opening to the proof of its recovery, of those that ended recovered; back: from the start of
+    its attempt to its job running again, of those that replaced a node."""
 
     event: EventWorld
     chances: Chances
@@ -124,13 +160,15 @@ class Watching:
     healthy_acted: list[tuple[int, str, str]] = field(default_factory=list)
     actions: dict[str, int] = field(default_factory=dict)
     repairs: list[float] = field(default_factory=list)
+    back: list[float] = field(default_factory=list)
     missed: int = 0
     found: int = 0
 
     def __post_init__(self) -> None:
-        self.door = FleetDoor(self.event.operations)
+        self.door = OneLook(self.event.operations)
         self.engine = Engine(self.policy, frozenset(ACTION_KINDS), self.door)
-        self.fallback = Restarting(self.event, PATIENCE_MS, None)
+        # The script and the people of the arm `restart` go on beside Greylag: they wait only where it acts on the job.
+        self.fallback = Restarting(self.event, REQUEUE_MS, NOTICED_MS)
         self._seen: set[int] = set()
         self._coming: list[tuple[int, Case]] = []
         self._ill: dict[int, int] = {}
@@ -139,6 +177,8 @@ class Watching:
         self._tick = 0
         self._look_at = 0
         self._revision = -1
+        self._lost_at = self.event.world.now_ms
+        self._pace: dict[str, tuple[int, float]] = {}
         self._draw_false()
 
     # --- what is found ------------------------------------------------------------------------------------------------
@@ -165,6 +205,9 @@ class Watching:
                 continue
             for row in planted.place.rows:
                 self._ill[row] = at
+            if planted.cured_at is not None:  # out of the way: when its node comes back with it, it is new again
+                self._seen.discard(id(planted))
+                continue
             if id(planted) in self._seen:
                 continue
             self._seen.add(id(planted))
@@ -206,7 +249,7 @@ class Watching:
     def _open(self, at: int) -> None:
         while self._coming and self._coming[0][0] <= at:
             _, case = self._coming.pop(0)
-            if case.planted is not None and not case.planted.present:
+            if case.planted is not None and case.planted.cured_at is not None:
                 continue  # it was gone before it was found
             jobs = self._jobs(case)
             if case.planted is None and case.incident.scope == "job" and not jobs:
@@ -225,12 +268,26 @@ class Watching:
         rows = set(case.planted.place.rows) if case.planted is not None else set()
         return tuple(name for name, job in world.jobs.items() if not rows or rows & set(job.nodes))
 
+    def _people(self, at: int) -> None:
+        """A page is answered as a failed job's is in the arm `people`: what is slow by then and stays so is replaced. They see that a
+        false one is none."""
+        for case in self.cases.values():
+            if case.told_at is None or case.planted is None or at < case.told_at + PERSON_MS or case.quiet_since is not None:
+                continue
+            for name in case.incident.jobs:
+                job = self.event.world.jobs[name]
+                if job.alive and name not in self.fallback.hands_off:
+                    self.fallback.mend(case.planted, job, at)
+
     # --- a tick -------------------------------------------------------------------------------------------------------
     def step(self, at: int) -> None:
         """All that is due at `at` (ms)."""
+        self._lose(at)
         self._notice(at)
-        if not any(case.incident.state in ("acting", "verifying") for case in self.cases.values()):
-            self.fallback.step(at)
+        self.fallback.hands_off = frozenset(job for case in self.cases.values() if case.incident.state == "acting" for job in case.incident.jobs)
+        self.fallback.step(at)
+        self._people(at)
+        self.door.forget()
         tick = at // TICK_MS * TICK_MS
         changed = self.event.world.revision != self._revision
         if tick <= self._tick or (tick < self._look_at and not changed and not (self._coming and self._coming[0][0] <= at)):
@@ -238,27 +295,35 @@ class Watching:
         self._tick, self._revision = tick, self.event.world.revision
         self._open(at)
         for case in self.cases.values():
-            over = at >= case.ends_at or (case.planted is not None and not case.planted.present)
+            over = at >= case.ends_at or (case.planted is not None and case.planted.cured_at is not None)
             case.quiet_since = (case.quiet_since or at) if over else None
-            case.incident = replace(case.incident, lost_gpu_hours=self._lost(case, at))
+            case.incident = replace(case.incident, lost_gpu_hours=case.lost)
         findings = tuple(self._finding(case, at) for case in self.cases.values()
                          if case.quiet_since is None or at - case.quiet_since < OFF_MS)
         told = Told(self.event, at, findings)
         step = self.engine.step(at, [case.incident for case in self.cases.values()], told)
         for incident in step.incidents:
-            self.cases[incident.id].incident = incident
+            case = self.cases[incident.id]
+            if incident.state == "verifying" and case.incident.state == "acting" and (began := self._replacing(incident)) is not None:
+                self.back.append((at - began) / 1000)
+            case.incident = incident
+            if incident.state == "escalated" and incident.klass == "page" and case.told_at is None:
+                case.told_at = at
         self.repairs += [(at - self.cases[r.incident].incident.opened_at) / 1000 for r in step.recoveries if r.incident in self.cases]
         for action, outcome in (*step.actions, *self.engine.carry_out(at, self.door)):
             self._count(action, outcome.state, at)
         self._close(at)
         self._look_at = self._next_look(at)
 
-    def _lost(self, case: Case, at: int) -> float:
-        """GPU-hours that its jobs have lost by it since its onset; of a false one, what a detector would have to think of it."""
-        gpus = sum(job.ranks for name in case.incident.jobs if (job := self.event.world.jobs.get(name)) is not None)
-        planted = case.planted
-        slower = FALSE_SLOWER if planted is None else STANDS_STILL if hard(planted) else planted.severity * planted.level
-        return gpus * slower / (1.0 + slower) * (at - case.incident.onset_at) / 3.6e6
+    def _lose(self, at: int) -> None:
+        """Adds to each open incident what its jobs have lost since the last event, as the product counts it: the whole of the
+        job's slowness, whoever is to blame. What a false one makes of a job that is as fast as ever is FALSE_SLOWER."""
+        span, pace = at - self._lost_at, self._pace
+        for case in self.cases.values() if span > 0 else ():
+            least = FALSE_SLOWER / (1.0 + FALSE_SLOWER) if case.planted is None and case.quiet_since is None else 0.0
+            case.lost += sum(gpus * max(least, share) for name in case.incident.jobs for gpus, share in [pace.get(name, (0, 0.0))]) * span / 3.6e6
+        self._lost_at = at
+        self._pace = {name: (job.ranks, _lost_share(job)) for name, job in self.event.world.jobs.items()}
 
     def _finding(self, case: Case, at: int) -> Finding:
         one = case.incident
@@ -277,6 +342,11 @@ class Watching:
         if at - self._ill.get(node.index, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS:
             self.healthy_acted.append((at, node.name, action.kind))
 
+    def _replacing(self, incident: Incident) -> int | None:
+        """When the incident's attempt began, where it replaced a node (ms)."""
+        entry = self.engine.history.ledger.of(incident.id, incident.attempt)
+        return entry.started_at if entry is not None and "replace" in entry.kinds else None
+
     def _close(self, at: int) -> None:
         """What the book would close: quiet incidents that nobody works on, and what the engine closed."""
         for ident, case in list(self.cases.items()):
@@ -286,11 +356,18 @@ class Watching:
 
     def _next_look(self, at: int) -> int:
         states = {case.incident.state for case in self.cases.values()}
-        if states & {"acting", "verifying"}:
-            return at + TICK_MS
+        if "acting" in states:
+            return at + self._command_ms(at)
+        if "verifying" in states:
+            return at + PROOF_MS
         if states & {"open", "holding", "proposed"} or any(case.quiet_since is not None for case in self.cases.values()):
             return at + WAIT_MS
         return NEVER
+
+    def _command_ms(self, at: int) -> int:
+        """Until a command that is under way can be over: a tick, or longer where all of them say so."""
+        dues = [op.work.due() if op.work is not None and op.work.due is not None else at for op in self.event.operations.running()]
+        return max(TICK_MS, min(WAIT_MS, min(dues, default=at) - at))
 
     def next_ms(self, now: int) -> int:
         """When it has something to do at the latest."""

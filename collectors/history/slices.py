@@ -7,7 +7,8 @@ goes on from the store's watermark. Samples of one instance at one time are one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,31 @@ FIRST_SLICE_MS = 600_000
 SHORTEST_SLICE_MS, LONGEST_SLICE_MS = 15_000, 6 * 3_600_000
 GROWS_BY = 4.0
 OVERRUN = 4  # an answer of so many times the wanted samples is broken off
+
+
+Found = TypeVar("Found")
+
+
+def sliced(server: Server, read: Callable[[int, int], Found], size: Callable[[Found], int], wanted: int, start: int, end: int,
+           ) -> Iterator[tuple[Found, int]]:
+    """(what `read(first, last)` gives, the time after it) slice by slice over start..end (ms, both included).
+
+    size: how much that is; wanted: how much a slice should give. Raises BadInput, Unavailable.
+    """
+    at, length = start, FIRST_SLICE_MS
+    while at <= end:
+        stop = min(end + 1, max(at + SHORTEST_SLICE_MS, (at + length) // SHORTEST_SLICE_MS * SHORTEST_SLICE_MS))
+        try:
+            found = server.patiently(lambda first=at, last=stop - 1: read(first, last))  # type: ignore[misc]
+        except TooMuch as error:
+            if stop - at <= SHORTEST_SLICE_MS:
+                raise BadInput("--match", "", "too much for one request of 15 s", f"narrower selectors are needed ({error})") from None
+            length = max(SHORTEST_SLICE_MS, (stop - at) // 2)
+            continue
+        yield found, stop
+        grow = min(GROWS_BY, wanted / max(1, size(found)))
+        length = int(min(LONGEST_SLICE_MS, max(SHORTEST_SLICE_MS, (stop - at) * grow)))
+        at = stop
 
 
 class History:
@@ -52,21 +78,9 @@ class History:
 
         origin: where the whole import began; it numbers the slices. Raises BadInput, Unavailable.
         """
-        at, length = start, FIRST_SLICE_MS
-        while at <= end:
-            stop = min(end + 1, max(at + SHORTEST_SLICE_MS, (at + length) // SHORTEST_SLICE_MS * SHORTEST_SLICE_MS))
-            try:
-                pieces = self._server.patiently(lambda first=at, last=stop - 1: self._pieces(first, last))  # type: ignore[misc]
-            except TooMuch as error:
-                if stop - at <= SHORTEST_SLICE_MS:
-                    raise BadInput("--match", "", "too much for one request of 15 s", f"narrower selectors are needed ({error})") from None
-                length = max(SHORTEST_SLICE_MS, (stop - at) // 2)
-                continue
-            found = sum(len(piece.at) for piece in pieces)
+        for pieces, stop in sliced(self._server, self._pieces, lambda found: sum(len(piece.at) for piece in found),
+                                   self._reader.samples_at_once, start, end):
             yield self._batch(pieces, (stop - origin) // 1000, stop - 1)
-            grow = min(GROWS_BY, self._reader.samples_at_once / max(1, found))
-            length = int(min(LONGEST_SLICE_MS, max(SHORTEST_SLICE_MS, (stop - at) * grow)))
-            at = stop
 
     def _pieces(self, start: int, end: int) -> list[Piece]:
         out: list[Piece] = []

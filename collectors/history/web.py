@@ -21,6 +21,7 @@ import httpx
 from collectors.history.pieces import TooMuch
 from core.errors import BadInput, Unavailable
 
+TENANT = "X-Scope-OrgID"
 TRIES = 3
 PAUSE_SECONDS = 1.0
 CONNECT_SECONDS, READ_SECONDS = 10.0, 120.0
@@ -99,7 +100,7 @@ class Server:
         body = self.whole("GET" if form is None else "POST", path, params=params, data=form)
         try:
             answer = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadInput(self.url + path, "", "an answer that is no JSON", "the address of a Prometheus-like API is needed") from None
         if not isinstance(answer, dict) or answer.get("status") != "success":
             raise BadInput(self.url + path, "", _message(body), "an answer with status `success` was expected")
@@ -140,6 +141,8 @@ class Server:
     def _refuse(self, answer: httpx.Response, path: str) -> None:
         status, said = answer.status_code, _message(answer.content)
         where = self.url + path
+        if status in (400, 401, 403) and "org id" in said.lower():
+            raise BadInput(where, "", "no tenant", f"--header '{TENANT}: TENANT' is needed (the server says: {said})")
         if status in (401, 403):
             raise BadInput(where, "", f"a refusal ({status})", f"credentials are needed: --token-file, or --user and --password-file (the server says: {said})")
         if answer.is_redirect:
@@ -173,7 +176,7 @@ def _message(body: bytes) -> str:
         found = json.loads(body)
         if isinstance(found, dict) and found.get("error"):
             return str(found["error"])[:LONGEST_MESSAGE]
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     lines = body.decode(errors="replace").strip().splitlines()
     return lines[0][:LONGEST_MESSAGE] if lines else "nothing"

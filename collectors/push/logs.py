@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from collectors.follow import LiveLog, log_target
@@ -78,9 +78,13 @@ def _first(labels: Mapping[str, str], names: Sequence[str]) -> str | None:
 
 
 class PushedLogs:
-    """Keeps a reader for each log. The lines of one training job share what its log knows, whoever sent them."""
+    """Keeps a reader for each log. The lines of one training job share what its log knows, whoever sent them.
 
-    def __init__(self, sources: Mapping[str, SourcePlugin]) -> None:
+    of: which log the labels of a line name.
+    """
+
+    def __init__(self, sources: Mapping[str, SourcePlugin], of: Callable[[Mapping[str, str]], LogOf | None] = classify) -> None:
+        self._of = of
         self._sources = {kind: [s for _, s in sorted(sources.items()) if s.parse_line and s.log_kind == kind]
                          for kind in ("kernel", "trainer")}
         self._logs: OrderedDict[tuple[str, str | None, str | None], LiveLog] = OrderedDict()
@@ -93,7 +97,7 @@ class PushedLogs:
         events: list[Event] = []
         readings: list[Reading] = []
         for line in lines:
-            of = classify(line.labels)
+            of = self._of(line.labels)
             if of is None:
                 self.counts["other_log"] += 1
                 continue

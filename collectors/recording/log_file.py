@@ -128,15 +128,15 @@ def ordered(items: Iterator[Item], back: int) -> Iterator[Item]:
     if back > WINDOW_MS:
         yield from _merged(items)
         return
-    waiting: list[tuple[int, int, Item]] = []
+    waiting: list[tuple[int, int, int, Item]] = []
     newest: int | None = None
-    for item in items:
+    for number, item in enumerate(items):  # one line may give several items of one time
         newest = item.at if newest is None else max(newest, item.at)
-        heapq.heappush(waiting, (item.at, item.line, item))
+        heapq.heappush(waiting, (item.at, item.line, number, item))
         while waiting and waiting[0][0] < newest - back:
-            yield heapq.heappop(waiting)[2]
+            yield heapq.heappop(waiting)[3]
     while waiting:
-        yield heapq.heappop(waiting)[2]
+        yield heapq.heappop(waiting)[3]
 
 
 def _merged(items: Iterator[Item]) -> Iterator[Item]:

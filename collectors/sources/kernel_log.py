@@ -38,6 +38,8 @@ _LINK = re.compile(
 _SLAVE = re.compile(r"(?:\(slave (?P<dev>[\w.-]+)\): )?link status (?:definitely )?(?P<state>down|up)\b"
                     r"(?: for interface (?P<only>[\w.-]+))?")
 
+# EFA's driver as it takes a device away: its port's number stands in no line, and there is only one.
+_EFA_GONE = re.compile(rf"efa {_ADDRESS} (?P<dev>[\w.-]+): Unregister ib device")
 
 # systemd's own lines, in the journal beside the kernel's: newer ones have a description behind the unit's name.
 _UNIT = re.compile(r"systemd\[1\]: (?:(?P<verb>Started|Stopped|Starting|Stopping) (?P<unit>[\w@.:-]+\.service)\b|"
@@ -89,7 +91,7 @@ _ERRORS = (
 # Words of which a line must hold one before it is looked at closely: most kernel lines hold none.
 _HINTS = re.compile(
     r"NVRM|memory: Kill|[Ll]ink|fallen off|health|timeout|error|Error|SXid|EDAC|blocked for|lockup|panic|BUG|Oops|stall|"
-    r"segfault|nfs:|nvme|mlx\d|Linux version|[Ff]atal|[Cc]orruption|shut|Lustre|throttled|systemd\[1\]|read-only|pciehp|PCIe|evicted")
+    r"segfault|nfs:|nvme|mlx\d|Linux version|[Ff]atal|[Cc]orruption|shut|Lustre|throttled|systemd\[1\]|read-only|pciehp|PCIe|evicted|Unregister")
 
 
 @dataclass(slots=True)
@@ -167,6 +169,9 @@ def _oom(line: _Line) -> Event | None:
 
 
 def _link(line: _Line) -> Event | None:
+    gone = _EFA_GONE.search(line.text)
+    if gone is not None:
+        return line.event("link_down", Target("nic", line.node, f"{gone['dev']}/1"))
     match = _SLAVE.search(line.text) or _LINK.search(line.text)
     if match is None:
         return None

@@ -6,7 +6,7 @@ Work waits for CPU and the load is high on that node; GPUs there idle in a saw-t
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, cpu_share
+from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, WIDEST, cpu_share
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -17,6 +17,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="cpu_starved", fault="cpu_starved", scope="node", place="node", apply=apply, cured_by=("reboot", "replace"), impact=(0.01, 9.0),
+    name="cpu_starved", fault="cpu_starved", scope="node", place="node", apply=apply, cured_by=("reboot", "replace"), impact=WIDEST,
     onsets=("step", "ramp", "intermittent"), heals_seconds=COMPUTE_HEALS_SECONDS,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.protocols import FaultPlugin
 from fleet.faults.acts import job_at
-from fleet.faults.sizes import NETWORK_HEALS_SECONDS, wait_factor
+from fleet.faults.sizes import NETWORK_HEALS_SECONDS, WIDEST, wait_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -20,6 +20,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="data_stall", fault="data_stall", scope="job", place="job", apply=apply, impact=(0.01, 9.0),
+    name="data_stall", fault="data_stall", scope="job", place="job", apply=apply, impact=WIDEST,
     onsets=("step", "ramp", "intermittent"), heals_seconds=NETWORK_HEALS_SECONDS, tier="D", needs=("trainer",),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.protocols import FaultPlugin
 from fleet.faults.acts import job_at, ranks_on
-from fleet.faults.sizes import wait_factor
+from fleet.faults.sizes import WIDEST, wait_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -23,5 +23,5 @@ def apply(world: World, planted: Planted) -> None:
 
 PLUGIN = FaultPlugin(
     name="data_stall_cpu", fault="data_stall", scope="node", place="node", apply=apply, cured_by=("restart_process", "resume_job", "reboot", "replace"),
-    impact=(0.01, 9.0), onsets=("step", "ramp"), tier="D", needs=("trainer",),
+    impact=WIDEST, onsets=("step", "ramp"), tier="D", needs=("trainer",),
 )

@@ -6,7 +6,7 @@ The disk is busy all the time at high throughput, not slow for its load; only th
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, disk_load
+from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, WIDEST, disk_load
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -19,6 +19,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="data_stall_disk", fault="data_stall", scope="node", place="node", apply=apply, cured_by=("reboot", "replace"), impact=(0.01, 9.0),
+    name="data_stall_disk", fault="data_stall", scope="node", place="node", apply=apply, cured_by=("reboot", "replace"), impact=WIDEST,
     onsets=("step", "ramp", "intermittent"), heals_seconds=COMPUTE_HEALS_SECONDS, tier="D", needs=("trainer",),
 )

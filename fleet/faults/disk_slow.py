@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from core.protocols import FaultPlugin
 from fleet.faults.acts import every, say
-from fleet.faults.sizes import disk_factor
+from fleet.faults.sizes import WIDEST, disk_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -22,6 +22,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="disk_slow", fault="disk_slow", scope="device", place="disk", apply=apply, cured_by=("replace",), impact=(0.01, 9.0),
+    name="disk_slow", fault="disk_slow", scope="device", place="disk", apply=apply, cured_by=("replace",), impact=WIDEST,
     onsets=("step", "ramp", "intermittent"),
 )

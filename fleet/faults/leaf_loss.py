@@ -6,7 +6,7 @@ Loss counters rise on the nodes of one leaf together and on no others; no node i
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import exchange_factor
+from fleet.faults.sizes import WIDEST, exchange_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -18,6 +18,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="leaf_loss", fault="packet_loss", scope="switch", place="switch", apply=apply, impact=(0.01, 9.0),
+    name="leaf_loss", fault="packet_loss", scope="switch", place="switch", apply=apply, impact=WIDEST,
     onsets=("step", "ramp", "intermittent"),
 )

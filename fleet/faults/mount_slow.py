@@ -6,7 +6,7 @@ Other clients of the same targets are as fast as ever; the node's ranks wait for
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, mount_factor
+from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, WIDEST, mount_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -17,6 +17,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="mount_slow", fault="data_stall", scope="device", place="mount", apply=apply, cured_by=("reboot", "replace"), impact=(0.01, 9.0),
+    name="mount_slow", fault="data_stall", scope="device", place="mount", apply=apply, cured_by=("reboot", "replace"), impact=WIDEST,
     onsets=("step", "ramp", "intermittent"), heals_seconds=COMPUTE_HEALS_SECONDS, tier="C", needs=("lustre",),
 )

@@ -6,7 +6,7 @@ The port counts gaps, its peers count the NAKs for them; no congestion mark rise
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import exchange_factor
+from fleet.faults.sizes import WIDEST, exchange_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -19,5 +19,5 @@ def apply(world: World, planted: Planted) -> None:
 
 PLUGIN = FaultPlugin(
     name="packet_loss", fault="packet_loss", scope="device", place="nic", apply=apply, cured_by=("replace",),
-    impact=(0.01, 9.0), onsets=("step", "ramp", "intermittent"), needs=("roce",),
+    impact=WIDEST, onsets=("step", "ramp", "intermittent"), needs=("roce",),
 )

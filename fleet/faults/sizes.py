@@ -12,11 +12,13 @@ from statistics import NormalDist
 from fleet.gpus import BRAKE_CLOCK, CLOCK_PER_DEGREE, POWER_EXPONENT
 from fleet.job import COMPUTE, EXCHANGE
 from fleet.places import Place
+from fleet.plants import MOST
 from fleet.shape import CLOCK_EXPONENT, Impact, JobShape
 from fleet.world import World
 
-# What a fault costs the job that has no part in its step (telemetry, a drifted setting), and one with which it stands still.
-HARMLESS, STANDS = (0.01, 0.01), (9.0, 9.0)
+# What a fault costs the job that has no part in its step (telemetry, a drifted setting), one with which it stands still, and
+# one that can be of any size.
+HARMLESS, STANDS, WIDEST = (0.01, 0.01), (MOST, MOST), (0.01, MOST)
 # Median times after which slowness goes away by itself: of computing (mean 10 minutes) and of communication (mean 24
 # minutes) in the 10,000-GPU cluster of the Greyhound study (USENIX ATC 2025), at the spread of 0.8 that planting draws.
 COMPUTE_HEALS_SECONDS, NETWORK_HEALS_SECONDS = 435.0, 1045.0

@@ -7,6 +7,7 @@ sits in the process: any new start of it ends it.
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
+from fleet.faults.sizes import STANDS
 from fleet.places import training
 from fleet.plants import Planted
 from fleet.world import World
@@ -28,5 +29,5 @@ def apply(world: World, planted: Planted) -> None:
 
 PLUGIN = FaultPlugin(
     name="stalled_loss", fault="stalled_loss", scope="device", place="rank", apply=apply, begin=begin,
-    cured_by=("resume_job", "restart_process", "reset_gpu", "reboot", "replace"), impact=(9.0, 9.0), tier="B",
+    cured_by=("resume_job", "restart_process", "reset_gpu", "reboot", "replace"), impact=STANDS, tier="B",
 )

@@ -6,7 +6,7 @@ Waits grow on one target for every client; each client's own link and disk are a
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import NETWORK_HEALS_SECONDS, target_factor
+from fleet.faults.sizes import NETWORK_HEALS_SECONDS, WIDEST, target_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -18,6 +18,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="storage_slow", fault="storage_slow", scope="storage", place="storage", apply=apply, impact=(0.01, 9.0),
+    name="storage_slow", fault="storage_slow", scope="storage", place="storage", apply=apply, impact=WIDEST,
     onsets=("step", "ramp", "intermittent"), heals_seconds=NETWORK_HEALS_SECONDS, tier="C", needs=("lustre",),
 )

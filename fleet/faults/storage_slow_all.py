@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.protocols import FaultPlugin
-from fleet.faults.sizes import NETWORK_HEALS_SECONDS, target_factor
+from fleet.faults.sizes import NETWORK_HEALS_SECONDS, WIDEST, target_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -14,6 +14,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="storage_slow_all", fault="storage_slow", scope="storage", place="storage", apply=apply, impact=(0.01, 9.0),
+    name="storage_slow_all", fault="storage_slow", scope="storage", place="storage", apply=apply, impact=WIDEST,
     onsets=("step", "ramp", "intermittent"), heals_seconds=NETWORK_HEALS_SECONDS, tier="C", needs=("lustre",),
 )

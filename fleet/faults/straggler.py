@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from core.protocols import FaultPlugin
 from fleet.faults.acts import job_at, rank_at
-from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, compute_factor
+from fleet.faults.sizes import COMPUTE_HEALS_SECONDS, WIDEST, compute_factor
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -23,5 +23,5 @@ def apply(world: World, planted: Planted) -> None:
 
 PLUGIN = FaultPlugin(
     name="straggler", fault="straggler", scope="device", place="rank", apply=apply, cured_by=("restart_process", "resume_job"),
-    impact=(0.01, 9.0), onsets=("step", "ramp", "intermittent"), heals_seconds=COMPUTE_HEALS_SECONDS, tier="D", needs=("trainer",),
+    impact=WIDEST, onsets=("step", "ramp", "intermittent"), heals_seconds=COMPUTE_HEALS_SECONDS, tier="D", needs=("trainer",),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from core.protocols import FaultPlugin
 from fleet.faults.acts import job_at
+from fleet.joblog import JobLog
 from fleet.plants import Planted
 from fleet.world import World
 
@@ -11,11 +14,15 @@ RAMP_SECONDS = 1200.0
 
 
 def apply(world: World, planted: Planted) -> None:
-    """More tokens a step, up to the severity more time."""
+    """More tokens a step, up to the severity more time, by whole samples: a log tells how many a step holds."""
     found = job_at(world, planted)
     if found is not None:
+        job, knobs = found
         grown = min(1.0, planted.age_seconds(world.now_ms) / RAMP_SECONDS)
-        found[1].tokens *= 1.0 + (found[0].impact.compute(planted.severity) - 1.0) * grown
+        usual = job.shape.tokens_per_rank
+        samples = max(1, usual * job.ranks // JobLog.sequence_length)
+        more = round(samples * (1.0 + (job.impact.compute(planted.severity) - 1.0) * grown)) / samples
+        knobs.tokens *= math.ceil(usual * more) / usual
 
 
 PLUGIN = FaultPlugin(

@@ -1,6 +1,11 @@
-"""A job's batches differ in length: in each step other ranks are the slow ones, and the step time is rough."""
+"""A job's batches differ in length: from step to step other ranks are the slow ones, and the step time is rough.
+
+Lengths are drawn anew every five seconds: shorter steps within them share theirs.
+"""
 
 from __future__ import annotations
+
+from statistics import NormalDist
 
 import numpy as np
 
@@ -14,7 +19,7 @@ SIGMA = 0.35
 
 
 def apply(world: World, planted: Planted) -> None:
-    """Each replica draws its length anew; the longest makes the step longer by about the severity."""
+    """Each replica draws its length anew; the longest makes the step longer, now more and now less than the severity."""
     found = job_at(world, planted)
     if found is None:
         return
@@ -22,7 +27,8 @@ def apply(world: World, planted: Planted) -> None:
     groups = job.groups
     most = compute_factor(world, planted.place, planted.severity) - 1.0
     drawn = planted.rng.lognormal(0.0, SIGMA, groups.dp)
-    lengths = drawn / drawn.max()
+    # The longest of so many is usually about this long.
+    lengths = drawn / np.exp(SIGMA * NormalDist().inv_cdf(groups.dp / (groups.dp + 1)))
     replica = np.arange(job.ranks) // groups.tp % groups.dp
     knobs.compute *= 1.0 + most * lengths[replica]
 

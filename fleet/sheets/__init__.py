@@ -1,4 +1,4 @@
-"""One sheet for each kind of exporter."""
+"""One sheet for each kind of exporter, on nodes and elsewhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fleet.sheets.efa import EfaSheet
 from fleet.sheets.lustre import LustreSheet
 from fleet.sheets.neuron import NeuronSheet
 from fleet.sheets.node import NodeSheet
+from fleet.sheets.schedulers import KubeSheet, SlurmSheet
+from fleet.sheets.switches import GnmicSheet, SnmpSheet
 from fleet.sheets.trainer import TrainerSheet
 from fleet.sheets.vllm import VllmSheet
 from fleet.telemetry import Telemetry
@@ -20,5 +22,5 @@ if TYPE_CHECKING:
 
 SHEETS: Mapping[str, Callable[[World, Telemetry], Sheet]] = {
     "dcgm": DcgmSheet, "node": NodeSheet, "efa": EfaSheet, "neuron": NeuronSheet, "lustre": LustreSheet,
-    "trainer": TrainerSheet, "vllm": VllmSheet,
+    "trainer": TrainerSheet, "vllm": VllmSheet, "slurm": SlurmSheet, "kube": KubeSheet, "snmp": SnmpSheet, "gnmic": GnmicSheet,
 }

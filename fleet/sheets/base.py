@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,13 @@ from core.derive import STALE_NAN, absent
 from core.types import Floats
 from fleet.hardware import Node
 from fleet.numbers import go_float
+from fleet.stations import Station
 
 if TYPE_CHECKING:
     from fleet.world import World
 
 Get = Callable[["World"], "Floats | float"]
-Labels = Callable[[Node], Sequence[str]]
+Labels = Callable[[Any], Sequence[str]]  # of a node, or of a station
 
 # How numbers are printed: as Go does, whole, with six decimals, as prometheus-client does.
 GO, WHOLE, SIX, PYTHON = "go", "whole", "six", "python"
@@ -72,15 +73,17 @@ def counted(get: Callable[[World], Floats]) -> Get:
 
 class Sheet:
     """One exporter. name: as in the path of its door. sorted: its families stand in the order of their names. nothing: how who
-    asks is met where no series is there (`fleet.exporters.FAILURES`)."""
+    asks is met where no series is there (`fleet.exporters.FAILURES`). places: who has such a page, in the order of the rows of
+    `values`: the nodes, or the stations (switches, the head node) of an exporter that is on none."""
 
     name = ""
     sorted = False
     clock: int | None = None  # the column that shows the node's time of day
     nothing = "empty"
 
-    def __init__(self, world: World, families: Sequence[Family]) -> None:
+    def __init__(self, world: World, families: Sequence[Family], places: Sequence[Node | Station] | None = None) -> None:
         self.world, self.families = world, tuple(families)
+        self.places: Sequence[Node | Station] = world.nodes if places is None else places
         widths = [one.width for one in self.families]
         ends = np.cumsum(widths)
         self.spans = [(int(end) - width, int(end)) for end, width in zip(ends, widths, strict=True)]
@@ -100,12 +103,12 @@ class Sheet:
         return runs
 
     def rows(self) -> list[int]:
-        """The nodes that have such an exporter at all."""
-        return list(range(len(self.world.nodes)))
+        """The places that have such an exporter at all."""
+        return list(range(len(self.places)))
 
     def keys(self) -> list[Hashable]:
-        """Of each node what its labels depend on beside the node itself: equal keys, equal labels."""
-        return [None] * len(self.world.nodes)
+        """Of each place what its labels depend on beside the place itself: equal keys, equal labels."""
+        return [None] * len(self.places)
 
     def values(self) -> Floats:
         """float64[node, column] as of now, as printed."""
@@ -124,7 +127,7 @@ class Sheet:
         return out
 
     def _constants(self) -> Floats:
-        out = np.zeros((len(self.world.nodes), self.columns))
+        out = np.zeros((len(self.places), self.columns))
         for one, (start, end) in zip(self.families, self.spans, strict=True):
             found = one.get(self.world)
             if isinstance(found, float):
@@ -140,7 +143,7 @@ class Sheet:
             gone[:, self._nan] = absent(values[:, self._nan])
         return gone
 
-    def template(self, node: Node, there: NDArray[np.bool_], rename: Callable[[str], str]) -> Template:
+    def template(self, node: Any, there: NDArray[np.bool_], rename: Callable[[str], str]) -> Template:
         """How the node's page looks now. there: bool[column]. Families without series have no head."""
         pieces, styles, columns = [], [], []
         text = ""

@@ -19,7 +19,7 @@ from remediation.backends.kubernetes_setup import Probe, Setup
 from remediation.backends.kubernetes_view import KubernetesView
 from remediation.diagnose_output import TOOLS
 
-KINDS = ("reset_gpu", "drain", "undrain", "reboot", "replace", "diagnose", "exclude_node", "resume_job")
+KINDS = ("reset_gpu", "drain", "undrain", "reboot", "replace", "diagnose", "exclude_node", "resume_job", "shrink_job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class KubernetesParams:
     namespaces are opted in as a whole. spare_label: label, and key of the taint, of spares. taint: key of our own taint.
     hyperpod: auto (nodes that carry HyperPod's label get its values), always, never. other_hands: taint, label or
     annotation key of a controller of this site, and its name. checkpoint_wait_seconds: how long `drain: {wait_for: checkpoint}`
-    waits for a save. timeout_seconds: wall time that an answer may take.
+    waits for a save. monitoring_labels: node labels that send what watches the GPUs off a node while one of them is reset.
+    timeout_seconds: wall time that an answer may take.
     diagnose, reset: how the Jobs of `diagnose` and `reset_gpu` look (Probe); without an image the kind is refused.
     """
 
@@ -46,6 +47,7 @@ class KubernetesParams:
     other_hands: Mapping[str, str] = field(default_factory=dict)
     checkpoint_wait_seconds: float = 900.0
     timeout_seconds: float = 5.0
+    monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     diagnose: Probe = field(default_factory=Probe)
     reset: Probe = field(default_factory=Probe)
 
@@ -66,7 +68,8 @@ def setup_of(params: KubernetesParams) -> Setup:
             if name not in allowed:
                 raise ConfigError("backend", f"{key}.commands.{name}", "an unknown test", f"allowed are: {', '.join(allowed)}")
     return Setup(params.namespaces, dict(params.node_selector), params.opt_in_label, frozenset(params.opted_in_namespaces),
-                 params.spare_label, params.taint, params.hyperpod, dict(params.other_hands), params.checkpoint_wait_seconds, params.diagnose, params.reset)
+                 params.spare_label, params.taint, params.hyperpod, dict(params.other_hands), params.checkpoint_wait_seconds,
+                 dict(params.monitoring_labels), params.diagnose, params.reset)
 
 
 def over(api: Api, setup: Setup, now_ms: Callable[[], int]) -> tuple[KubernetesDoor, KubernetesView]:

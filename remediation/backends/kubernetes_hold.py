@@ -7,7 +7,7 @@ the spare that a replacement puts into service.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from core.clock import parse_rfc3339, rfc3339
@@ -172,17 +172,19 @@ class Labelled(Hold):
 
 class Replace(Labelled):
     """replace: puts a spare into service and labels the node for replacement. DONE when both are so: the new machine comes
-    when the provider or a person brings it. Argument `spare`: which; without it the one whose diagnosis is newest."""
+    when the provider or a person brings it. Arguments: `spare`: which; without it the one whose diagnosis is newest. `avoid`:
+    spares that must not be taken (unchecked, drifted, or under test), with commas between them."""
 
     wanted, hyperpod = "replacement", nodes_.HYPERPOD_REPLACE
 
     def begin(self, node: Obj, action: Action, now: int) -> tuple[Obj, dict[str, Any]]:
         changes, more = super().begin(node, action, now)
         asked = action.args.get("spare")
-        spare = self._free(str(asked) if asked else None)
+        avoid = [name for one in str(action.args.get("avoid") or "").split(",") if (name := one.strip())]
+        spare = self._free(str(asked) if asked else None, avoid)
         if spare is None and (asked or self._any_spares()):
             raise Refuse("no_spare")
-        return changes, {**more, "spare": spare}
+        return changes, {**more, "spare": spare, "avoid": avoid}
 
     def advance(self, node: Obj, entry: Entry, now: int) -> Progress:
         """Puts the spare into service; where another hand took it meanwhile, the next one."""
@@ -198,7 +200,7 @@ class Replace(Labelled):
                 return Progress("DONE", "done", detail=f"{name} is in service")  # a write whose answer was lost
         except (ApiConflict, Refuse):
             pass
-        other = self._free(None)
+        other = self._free(None, entry.more.get("avoid") or ())
         if other is None:
             return Progress("FAILED", "no_spare", self.unlabelled(node), detail=f"{name} is not to be had any more")
         return Progress("RUNNING", "policy", more=with_more(entry, spare=other), repeat=other != name)
@@ -209,9 +211,9 @@ class Replace(Labelled):
     def _any_spares(self) -> bool:
         return any(self.setup.spare_label in nodes_.labels(n) for n in self.view.all_nodes())
 
-    def _free(self, asked: str | None) -> str | None:
+    def _free(self, asked: str | None, avoid: Collection[str]) -> str | None:
         """A spare that is ready and nobody's: the one that was asked for, else the one that passed a diagnosis last."""
-        usable = [n for n in self.view.all_nodes() if self._usable(n)]
+        usable = [n for n in self.view.all_nodes() if self._usable(n) and n["metadata"]["name"] not in avoid]
         free = [n["metadata"]["name"] for n in sorted(usable, key=lambda n: (-(nodes_.checked_at(n) or 0), n["metadata"]["name"]))]
         return (asked if asked in free else None) if asked is not None else (free[0] if free else None)
 

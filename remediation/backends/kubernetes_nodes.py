@@ -143,12 +143,14 @@ def boot_id(node: Obj) -> str | None:
 
 
 def cordon_manager(node: Obj) -> str | None:
-    """Who last set `spec.unschedulable`, as managedFields name it; None where they do not say."""
+    """Who set `spec.unschedulable`, as managedFields name it; None where they do not say. Several hands own it where one of them
+    applied it on the server (server-side apply) while it was set already: then another hand than ours."""
+    found = []
     for row in node["metadata"].get("managedFields") or ():
         spec = (row.get("fieldsV1") or {}).get("f:spec")
-        if isinstance(spec, Mapping) and "f:unschedulable" in spec:
-            return str(row.get("manager") or "") or None
-    return None
+        if isinstance(spec, Mapping) and "f:unschedulable" in spec and row.get("manager"):
+            found.append(str(row["manager"]))
+    return next((name for name in found if name != HANDS), found[0] if found else None)
 
 
 def ours(node: Obj) -> bool:
@@ -287,6 +289,14 @@ def release_changes(node: Obj, hold: Held, taint: str) -> Obj:
     rest = [t for t in taints(node) if t.get("key") != taint]
     return {"metadata": {"annotations": {HELD_BY: None}, "labels": restored_labels(node, hold)},
             "spec": {"unschedulable": None, "taints": rest or None}}
+
+
+def restore_changes(node: Obj, hold: Held, names: Iterable[str]) -> Obj:
+    """Puts these of our labels back as they were, where they still say what we wrote; the hold and its other labels stay."""
+    ours_now = set(names)
+    rest = {k: v for k, v in hold.labels.items() if k not in ours_now}
+    return {"metadata": {"labels": {k: v for k, v in restored_labels(node, hold).items() if k in ours_now},
+                         "annotations": {HELD_BY: write_held(replace(hold, labels=rest))}}}
 
 
 def spare_changes(node: Obj, spare_label: str) -> Obj:

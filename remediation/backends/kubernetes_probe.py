@@ -143,21 +143,45 @@ class ResetGpu(OnNode):
     def begin(self, node: Obj, action: Action, now: int) -> tuple[Obj, dict[str, Any]]:
         if not self.probe.image or "reset" not in self.probe.commands or not (action.target.device or action.target.id):
             raise Refuse("not_supported")
+        every = action.args.get("gpus", "one")
+        if every == "all" and not any("{gpus}" in word for word in self.probe.commands["reset"]):
+            raise Refuse("reset_needs_all")  # the command knows of one GPU only
         self.empty(node)
-        pause = action.args.get("pause_monitoring", True)
-        return {}, {"device": action.target.id or action.target.device, "gpus": action.args.get("gpus", "one"),
-                    "pause_monitoring": "true" if pause else "false"}
+        pause = bool(action.args.get("pause_monitoring", True))
+        hold = nodes_.held(node)
+        marks = nodes_.label_changes(node, hold, self.setup.monitoring_labels) if pause and hold is not None and self.setup.monitoring_labels else {}
+        return marks, {"device": action.target.id or action.target.device, "gpus": every, "pause_monitoring": "true" if pause else "false"}
 
     def advance(self, node: Obj, entry: Entry, now: int) -> Progress:
+        """Waits until what watches the GPUs has gone, where labels send it away; then the reset; then the labels go back."""
         if self.taken_over(node) or not nodes_.ours(node):
-            return Progress("FAILED", "other_hand")
+            return Progress("FAILED", "other_hand", self._watched_again(node))
+        there = self._watching(node) if entry.more.get("pause_monitoring") == "true" else []
+        if there:
+            return Progress("RUNNING", "gpu_in_use", detail=f"{', '.join(there[:3])} still watches the GPUs")
         output, code, why = self.run(node, entry, "reset", now)
         if output is None:
             return Progress("RUNNING", "policy")
         if code == 0:
-            return Progress("DONE", "done")
+            return Progress("DONE", "done", self._watched_again(node))
         last = output.strip().splitlines()[-1].strip() if output.strip() else why
-        return Progress("FAILED", last if last in RESET_WORDS else "backend_failed", detail=last[:300] or None)
+        return Progress("FAILED", last if last in RESET_WORDS else "backend_failed", self._watched_again(node), detail=last[:300] or None)
+
+    def expire(self, node: Obj, entry: Entry, reason: str) -> Progress:
+        """What was sent away comes back, whatever became of the reset."""
+        return Progress("FAILED", reason, self._watched_again(node))
+
+    def _watching(self, node: Obj) -> list[str]:
+        """Pods of daemon sets that our labels have sent off the node and that are still there."""
+        keys, own = self.setup.monitoring_labels, nodes_.labels(node)
+        return [p["metadata"]["name"] for p in self.view.pods(node["metadata"]["name"]) if keys and work_.owner_kind(p) == "DaemonSet" and any(
+            key in keys and own.get(key) != value for key, value in (p.get("spec", {}).get("nodeSelector") or {}).items())]
+
+    def _watched_again(self, node: Obj) -> Obj | None:
+        hold = nodes_.held(node)
+        if hold is None or not any(name in self.setup.monitoring_labels for name in hold.labels):
+            return None
+        return nodes_.restore_changes(node, hold, self.setup.monitoring_labels)
 
 
 def _exit(pod: Obj) -> int | None:

@@ -43,10 +43,10 @@ class Restart:
             raise Refuse("not_opted_in")
         if work_.suspended(job):
             raise Refuse("job_held")
-        told = _before(job, action.args.get("before"))
+        told = from_before(job, action.args.get("before"))
         pods = self.view.pods_of(job)
         if mode == "partial":
-            out = self._out_of_service()
+            out = out_of_service(self.view)
             old = [_uid(p) for p in pods if p.get("spec", {}).get("nodeName") in out]
             return told, {"phase": DELETING, "old": old, "way": "pods"}
         old = [_uid(p) for p in pods]
@@ -113,11 +113,13 @@ class Restart:
         except ApiMissing:
             return []
 
-    def _out_of_service(self) -> set[str]:
-        return {n["metadata"]["name"] for n in self.view.all_nodes() if nodes_.cordoned(n) or nodes_.ready(n) != "True"}
+
+def out_of_service(view: KubernetesView) -> set[str]:
+    """Names of the nodes on which nothing new starts, or that do not answer."""
+    return {n["metadata"]["name"] for n in view.all_nodes() if nodes_.cordoned(n) or nodes_.ready(n) != "True"}
 
 
-def _before(job: Obj, before: object) -> Obj:
+def from_before(job: Obj, before: object) -> Obj:
     """What tells the job to load an older save; an earlier word of this kind goes. Raises Refuse where it would not listen."""
     listens = nodes_.notes(job).get(work_.RESUMES_BEFORE, "").strip().lower() == "true"
     if before is not None and not listens:

@@ -45,6 +45,7 @@ class Setup:
     hyperpod: str = "auto"
     other_hands: Mapping[str, str] = field(default_factory=dict)
     checkpoint_wait_seconds: float = 900.0
+    monitoring_labels: Mapping[str, str] = field(default_factory=dict)
     diagnose: Probe = field(default_factory=Probe)
     reset: Probe = field(default_factory=Probe)
 

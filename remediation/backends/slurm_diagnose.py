@@ -34,6 +34,7 @@ _BEGIN, _END = "=== greylag test ", "=== greylag exit "
 _SECTION = re.compile(rf"^{_BEGIN}(\w+)\n(.*?)^{_END}(\d+)\n", re.MULTILINE | re.DOTALL)
 READ_SECONDS, LARGEST_BYTES = 5.0, 16_000_000
 KEEP_OUT = "maint,ignore_jobs"
+NOT_PAUSED = 75  # EX_TEMPFAIL: our own word of a reset's script
 
 
 def begin(site: Site, action: Action, cluster: Cluster) -> Word:
@@ -49,13 +50,29 @@ def begin(site: Site, action: Action, cluster: Cluster) -> Word:
 
 def begin_reset(site: Site, action: Action, cluster: Cluster) -> Word:
     """Runs the configured command on the node of the GPU, which has to be out. Raises Refused."""
-    if not site.params.reset_gpu:
-        raise Refused("not_supported", "reset_gpu is not configured")
+    every = action.args.get("gpus") == "all"
+    command = site.params.reset_all_gpus if every else site.params.reset_gpu
+    if not command:
+        raise Refused(*(("reset_needs_all", "reset_all_gpus is not configured") if every and site.params.reset_gpu else
+                        ("not_supported", "reset_gpu is not configured")))
     device = action.target.device or ""
     if not re.fullmatch(r"[\w:.-]{1,60}", device):
         raise Refused("backend_refused", "the GPU has no index")
-    words = [device if word == "{device}" else word for word in site.params.reset_gpu]
-    return _submit(site, action, cluster, "reset_gpu", f"node={action.target.node}", f"#!/bin/sh\nexec {shlex.join(words)} </dev/null\n")
+    words = [device if word == "{device}" else word for word in command]
+    script = _reset_script(site, words, pause=bool(action.args.get("pause_monitoring", True)))
+    return _submit(site, action, cluster, "reset_gpu", f"node={action.target.node}", script)
+
+
+def _reset_script(site: Site, words: list[str], pause: bool) -> str:
+    """The command, and around it what stops and starts the monitoring: it is started again however the job ends, and nothing is
+    reset where it could not be stopped."""
+    lines = ["#!/bin/sh"]
+    if pause and site.params.resume_monitoring:
+        lines += ["again() { trap - EXIT TERM INT; " + f"{shlex.join(site.params.resume_monitoring)} </dev/null; " + 'exit "$1"; }',
+                  "trap 'again $?' EXIT", "trap 'again 143' TERM INT"]
+    if pause and site.params.pause_monitoring:
+        lines.append(f"{shlex.join(site.params.pause_monitoring)} </dev/null || exit {NOT_PAUSED}")
+    return "\n".join((*lines, f"{shlex.join(words)} </dev/null", ""))
 
 
 def _place(site: Site, action: Action, cluster: Cluster) -> tuple[SlurmNode, bool]:
@@ -139,6 +156,8 @@ def _reset_result(job: SlurmJob) -> Word:
     """A reset is no test: the node stays out until one has passed."""
     if job.state == "COMPLETED" and job.exit_code == 0:
         return DONE
+    if job.exit_code == NOT_PAUSED:
+        return Word("FAILED", "gpu_in_use", "what watches the GPUs could not be stopped")
     return Word("FAILED", "backend_failed", f"job {job.ref} ended as {job.state.lower()}, exit status {job.exit_code}")
 
 

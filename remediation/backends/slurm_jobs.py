@@ -12,11 +12,12 @@ import contextlib
 import re
 from collections.abc import Iterable
 
+from core.clock import parse_rfc3339, rfc3339
 from core.errors import Refused
 from core.types import Action
 from remediation.backends.slurm_hosts import join
 from remediation.backends.slurm_json import Cluster, SlurmJob
-from remediation.backends.slurm_rules import find, may_not_stop
+from remediation.backends.slurm_rules import find, may_not_stop, told
 from remediation.backends.slurm_site import (
     DONE,
     MINE,
@@ -34,6 +35,10 @@ from remediation.backends.slurm_site import (
 KEEP_FLAGS = "ignore_jobs,flex,no_hold_jobs_after"
 STOPPED = frozenset({"drain", "resume"})  # words of a note from the stop on until the job is let go
 _NUMBER = re.compile(r"(\w+)=(\d+)")
+# A word of a job's comment that we write: the job loads no checkpoint that was saved within these times. The oldest make room.
+DISTRUSTS = "greylag.distrusts"
+_DISTRUSTED = re.compile(rf"[\s,;]*{re.escape(DISTRUSTS)}=([^\s,;]*)")
+MOST_DISTRUSTED = 4
 
 
 # --- which nodes ------------------------------------------------------------------------------------------------------
@@ -112,18 +117,20 @@ def let_nodes_go(site: Site, job: SlurmJob, cluster: Cluster | None) -> None:
 
 
 # --- stopping -----------------------------------------------------------------------------------------------------------
-def stop(site: Site, job: SlurmJob, action_id: str, word: str) -> None:
-    """Notes why, then puts the job back into the queue, held."""
+def stop(site: Site, job: SlurmJob, action_id: str, word: str, since: int | None = None) -> None:
+    """Notes why, then puts the job back into the queue, held. since: as `write_note`."""
     before = read_trace(job.admin_comment)
     known = _numbers(before) if before is not None and before.id == action_id else {}
-    write_note(site, job, action_id, word, known.get("restarts", job.restarts), known.get("nodes", job.node_count))
+    write_note(site, job, action_id, word, known.get("restarts", job.restarts), known.get("nodes", job.node_count),
+               known.get("before", since))
     site.scheduler.stop(job.id)
 
 
-def write_note(site: Site, job: SlurmJob, action_id: str, word: str, restarts: int, nodes: int) -> None:
-    """Our part of the administrators' comment; what others wrote there stays behind it."""
+def write_note(site: Site, job: SlurmJob, action_id: str, word: str, restarts: int, nodes: int, since: int | None = None) -> None:
+    """Our part of the administrators' comment; what others wrote there stays behind it. since: what was saved after it (ms) is
+    not to be loaded."""
     ours, _, others = job.admin_comment.partition(" | ") if read_trace(job.admin_comment) else ("", "", job.admin_comment)
-    text = write_trace(action_id, word, f"restarts={restarts} nodes={nodes}")
+    text = write_trace(action_id, word, f"restarts={restarts} nodes={nodes}" + ("" if since is None else f" before={since}"))
     if ours != text:
         site.scheduler.note(job.id, f"{text} | {others}" if others else text)
 
@@ -132,10 +139,30 @@ def _numbers(trace: Trace) -> dict[str, int]:
     return {key: int(value) for key, value in _NUMBER.findall(trace.rest)}
 
 
-def _no_older_save(action: Action) -> None:
-    """A job is to begin again from before a NaN, and nothing here can tell the trainer which save to load. Raises Refused."""
-    if "before" in action.args:
-        raise Refused("not_supported", "nothing here can tell the trainer to load a checkpoint of before a NaN")
+# --- from before a NaN -------------------------------------------------------------------------------------------------
+def _distrusted_since(action: Action, job: SlurmJob) -> int | None:
+    """Since when (ms) the job's saves are not to be loaded; None where all may be. Raises Refused where the job would not listen."""
+    before = action.args.get("before")
+    if before is None:
+        return None
+    if told(job, "resumes") != "before":
+        raise Refused("not_supported", f"job {job.ref} does not say greylag.resumes=before: it would load the newest checkpoint")
+    try:
+        return parse_rfc3339(str(before))
+    except ValueError:
+        raise Refused("not_supported", f"{before} is no time") from None
+
+
+def _knows(job: SlurmJob, since: int | None) -> bool:
+    """The job's comment says what it must not load."""
+    return since is None or any(word.partition("/")[0] == rfc3339(since) for word in _DISTRUSTED.findall(job.comment))
+
+
+def _comment(site: Site, job: SlurmJob, since: int) -> str:
+    """The job's own comment, and that what it saved since then, until it was stopped, is not to be loaded."""
+    rest = [word for word in _DISTRUSTED.findall(job.comment) if word.partition("/")[0] != rfc3339(since)]
+    words = [*rest, f"{rfc3339(since)}/{rfc3339(site.now())}"][-MOST_DISTRUSTED:]
+    return " ".join((_DISTRUSTED.sub("", job.comment), *(f"{DISTRUSTS}={word}" for word in words))).strip()
 
 
 def set_aside(site: Site, trace: Trace, cluster: Cluster) -> bool:
@@ -160,22 +187,31 @@ def begin_resume(site: Site, action: Action, cluster: Cluster) -> Word:
     known = _numbers(trace) if trace is not None else {}
     before, nodes = known.get("restarts", job.restarts), known.get("nodes", job.node_count)
     stopped = trace is not None and trace.word in STOPPED and trace.id.partition("/")[0] == action.incident and job.restarts == before + 1
-    if stopped and "RUNNING" in job.states and not job.held:
+    since = _distrusted_since(action, job)
+    if stopped and "RUNNING" in job.states and not job.held and _knows(job, since):
         return Word("DONE", "already_so", f"job {job.ref} started again by itself")
     if stopped:
-        write_note(site, job, action.id, "resume", before, nodes)
-        return go_on_resume(site, Trace(action.id, "resume", f"restarts={before} nodes={nodes}"), job, cluster)
+        return _go_on(site, action.id, job, cluster, before, nodes, since)
     if job.held:
         raise Refused("job_held", f"job {job.ref} is held ({job.reason})")
     reason = may_not_stop(job, site.params.opt_in)
     if reason is not None:
         raise Refused(reason, f"job {job.ref}")
+    if job.waits and since is not None:
+        return _go_on(site, action.id, job, cluster, job.restarts - 1, job.node_count, since)
     if job.waits:  # Slurm requeued it by itself: it is only watched
         write_note(site, job, action.id, "released", job.restarts - 1, job.node_count)
         return Word("RUNNING", "in_queue", f"job {job.ref} waits: {job.reason}")
     keep_or_ask(site, job, cluster, None, action.reason == "approved")
-    stop(site, job, action.id, "resume")
+    stop(site, job, action.id, "resume", since)
     return RUNS
+
+
+def _go_on(site: Site, action_id: str, job: SlurmJob, cluster: Cluster, restarts: int, nodes: int, since: int | None) -> Word:
+    """Takes over a job that was stopped before."""
+    write_note(site, job, action_id, "resume", restarts, nodes, since)
+    text = f"restarts={restarts} nodes={nodes}" + ("" if since is None else f" before={since}")
+    return go_on_resume(site, Trace(action_id, "resume", text), job, cluster)
 
 
 def go_on_resume(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster) -> Word:
@@ -197,11 +233,15 @@ def go_on_resume(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster) -> W
         if job.reservation.startswith(MINE) and job.reservation not in cluster.reservations:
             site.scheduler.set_job(job.id, "reservationname=")  # it has run out: the job must not wait for it
         return Word("RUNNING", "in_queue", f"job {job.ref} waits: {job.reason}")
+    since = known.get("before")
+    if job.restarts > before and not _knows(job, since):  # it started by itself, from whatever it found
+        stop(site, job, trace.id, "resume", since)
+        return RUNS
     if job.restarts > before:
         if "RUNNING" not in job.states:
             return RUNS
         let_nodes_go(site, job, cluster)
-        write_note(site, job, trace.id, "resumed", before, known.get("nodes", job.node_count))
+        write_note(site, job, trace.id, "resumed", before, known.get("nodes", job.node_count), since)
         return Word("DONE", "done", f"job {job.ref} runs on {join(job.nodes)}")
     stop(site, job, trace.id, trace.word)  # noted and not stopped yet
     return RUNS
@@ -216,6 +256,9 @@ def _let_go(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster, needs: in
     have = usable(site, kept.nodes, cluster) if kept is not None else []
     more = idle(site, job, cluster)[: max(0, needs - len(have))]
     words = [f"excnodelist={join((*job.excluded, *bad))}"] if bad else []
+    known = _numbers(trace)
+    if "before" in known:
+        words.append(f"comment={_comment(site, job, known['before'])}")
     if not _elsewhere_reserved(job):
         name = ""
         if kept is not None or more:
@@ -228,7 +271,7 @@ def _let_go(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster, needs: in
     # end of the job's last run there ("Job credential revoked"), and Slurm then gives the job up: clocks must not be that far apart.
     site.scheduler.set_job(job.id, *words, f"starttime=now+{max(2, round(site.params.restart_after_seconds))}")
     site.scheduler.release(job.id)
-    write_note(site, job, trace.id, "released", _numbers(trace).get("restarts", job.restarts - 1), needs)
+    write_note(site, job, trace.id, "released", known.get("restarts", job.restarts - 1), needs, known.get("before"))
     missing = needs - len(have) - len(more)
     return Word("RUNNING", "in_queue", f"job {job.ref} waits for {missing} more nodes" if missing > 0 else None)
 
@@ -238,7 +281,8 @@ def begin_restart(site: Site, action: Action, cluster: Cluster) -> Word:
     """Sends the configured signal to the job's batch script, which starts its processes anew. Raises Refused."""
     if not site.params.restart_signal:
         raise Refused("not_supported", "restart_signal is not configured")
-    _no_older_save(action)
+    if action.args.get("before") is not None:
+        raise Refused("not_supported", "what is signalled goes on to save meanwhile: from before a NaN it takes resume_job")
     job = find(site, action.target.job, cluster.jobs)
     reason = may_not_stop(job, site.params.opt_in)
     if reason is not None:

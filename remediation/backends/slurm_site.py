@@ -67,7 +67,10 @@ class SlurmParams:
     kept for a job that was stopped. restart_after_seconds: before it may start again, more than clocks of nodes and controller may
     be apart. hold_minutes: a job that was stopped for a drain starts by itself after so long. queue_wait: `propose` or `act` where they cannot be kept. restart_signal: what
     restart_process sends to a batch script (`USR2`), empty = not supported. maintenance_ahead_seconds: a maintenance that
-    begins within it counts as begun. reset_gpu: the command that resets a GPU, `{device}` is its index; empty = not supported. checkpoint_wait_seconds: how long a drain waits for a checkpoint at most.
+    begins within it counts as begun. checkpoint_wait_seconds: how long a drain waits for a checkpoint at most. reset_gpu: the
+    command that resets a GPU, `{device}` is its index; reset_all_gpus: the one for GPUs that cannot be reset alone; empty =
+    refused. pause_monitoring, resume_monitoring: commands before and after a reset, which stop what watches the GPUs and
+    start it again; empty = nothing is stopped.
     """
 
     folder: str = ""
@@ -86,6 +89,9 @@ class SlurmParams:
     maintenance_ahead_seconds: float = 3600.0
     checkpoint_wait_seconds: float = 900.0
     reset_gpu: tuple[str, ...] = ()
+    reset_all_gpus: tuple[str, ...] = ()
+    pause_monitoring: tuple[str, ...] = ()
+    resume_monitoring: tuple[str, ...] = ()
     diagnose: DiagnoseParams = DiagnoseParams()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import numpy as np
 
 from sample_data.trainer.metrics import TrainerMetrics
 from sample_data.trainer.reduce import AllReduce
+from sample_data.trainer.saves import agreed, kept, make_room, spans, trusted
 
 ROWS, COLUMNS, BATCH = 4096, 64, 256
 
@@ -34,11 +36,11 @@ class Model:
     weights: np.ndarray
     step: int = 0
 
-    def save(self, path: Path) -> None:
-        """Writes the checkpoint beside, then renames it: a reader never sees half of one."""
+    def save(self, path: Path, at: float | None = None) -> None:
+        """Writes the checkpoint beside, then renames it: a reader never sees half of one. at: now, in the job's own time."""
         temporary = path.with_name(path.name + ".tmp")
         with temporary.open("wb") as file:
-            np.savez(file, weights=self.weights, step=self.step)
+            np.savez(file, weights=self.weights, step=self.step, saved_at=time.time() if at is None else at)
         temporary.replace(path)
 
     @classmethod
@@ -88,6 +90,10 @@ def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, 
     return loss, x.T @ (guess - y) / len(y)
 
 
+class Untrusted(Exception):
+    """Nothing is left to begin from."""
+
+
 class Trainer:
     """One rank."""
 
@@ -96,15 +102,17 @@ class Trainer:
         self.time = ScaledTime(args.time_scale, args.time_origin)
         self.metrics = TrainerMetrics(args.job, args.rank, args.node, args.gpu, args.port, clock=self.time.now)
         self.path = Path(args.checkpoint) if args.checkpoint else None
-        found = self.path is not None and self.path.exists()
-        self.model = Model.load(self.path) if self.path is not None and found else Model(np.zeros(COLUMNS))
+        self.found = kept(self.path) if self.path is not None else []
+        self.trusted = trusted(self.found, spans(args.distrusts))
+        self.model = Model.load(self.trusted[0].path) if self.trusted else Model(np.zeros(COLUMNS))
 
     def run(self) -> None:
-        """Trains until all steps are done. Raises OSError when another rank has gone."""
+        """Trains until all steps are done. Raises OSError when another rank has gone, Untrusted."""
         self.metrics.phase("init")
         print(json.dumps({"port": self.metrics.port, "step": self.model.step}), flush=True)
         features, labels = dataset(self.args.seed)
         group = AllReduce(self.args.rank, self.args.world, self.args.rendezvous)
+        self.begin(group)
         self.metrics.phase("train")
         while self.model.step < self.args.steps:
             self.step(features, labels, group)
@@ -112,6 +120,13 @@ class Trainer:
                 self.save(self.path)
         self.metrics.phase("done")
         group.close()
+
+    def begin(self, group: AllReduce) -> None:
+        """All ranks begin from one step. Raises Untrusted where they are told to trust none of the checkpoints that are there."""
+        chosen = agreed(self.trusted, group)
+        if chosen is None and self.found and self.args.distrusts:
+            raise Untrusted(f"there is no checkpoint from outside {self.args.distrusts}")
+        self.model = Model.load(chosen.path) if chosen is not None else Model(np.zeros(COLUMNS))
 
     def step(self, features: np.ndarray, labels: np.ndarray, group: AllReduce) -> None:
         """One step: load, compute, average over the ranks, update."""
@@ -142,11 +157,13 @@ class Trainer:
             tokens_per_second=len(rows) / seconds)
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint; none of weights that are not finite, because nothing could be resumed from it."""
-        if not np.isfinite(self.model.weights).all():
+        """Writes a checkpoint; none of weights that are not finite, because nothing could be resumed from it, unless it is told
+        to be as careless as many trainers are."""
+        if not np.isfinite(self.model.weights).all() and not self.args.save_anything:
             return
         self.metrics.phase("checkpoint")
-        self.model.save(path)
+        make_room(path, self.args.keep)
+        self.model.save(path, self.time.now())
         self.metrics.checkpoint(self.model.step)
         self.metrics.phase("train")
 
@@ -167,6 +184,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--checkpoint", help="file to write and to resume from")
     found.add_argument("--checkpoint-every", type=int, default=50)
+    found.add_argument("--keep", type=int, default=1, help="how many checkpoints are kept")
+    found.add_argument("--distrusts", default=os.environ.get("GREYLAG_DISTRUSTS", ""), metavar="FROM/UNTIL",
+                       help="no checkpoint from within these times is loaded; words in RFC 3339 (default: $GREYLAG_DISTRUSTS)")
+    found.add_argument("--save-anything", action="store_true", help="saves weights that are not finite as well")
     found.add_argument("--hang-at", type=int, default=-1, help="finished steps after which this rank stops for ever")
     found.add_argument("--nan-at", type=int, default=-1, help="finished steps after which its data holds a NaN")
     found.add_argument("--time-scale", type=float, default=1.0,
@@ -182,7 +203,7 @@ def main(argv: list[str] | None = None) -> int:
     trainer = Trainer(args)
     try:
         trainer.run()
-    except OSError as error:
+    except (OSError, Untrusted) as error:
         print(f"rank {args.rank} stopped at step {trainer.model.step}: {error}", file=sys.stderr)
         return 1
     print(f"done at step {trainer.model.step}", flush=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from core.faults import faults
 from core.plugins import load_plugins
-from core.types import Event, Target
+from core.types import Baseline, Event, Target
 from core.xids import VENDORS, xids
 from tests.contract.windows import START, Cluster, gauge_xid, vanish
 
@@ -92,6 +95,33 @@ def test_a_gpu_that_works_on_is_well() -> None:
     cluster = Cluster()
     cluster.events.append(line(94, 50))
     assert faulty(cluster, "ecc_uncorrectable") == []
+
+
+def test_a_gpu_that_rests_later_was_well() -> None:
+    """It worked for ten minutes after the event; that its job has ended since says nothing more about it."""
+    cluster = Cluster()
+    cluster.events.append(line(94, 20))
+    cluster.put("gpu.utilization_ratio", 0.0, 80, None, [11])
+    assert faulty(cluster, "ecc_uncorrectable") == []
+
+
+@pytest.mark.parametrize(("minutes", "found"), [(0.0, ["gpu:GPU-n001-3"]), (10.0, [])], ids=["found-and-open", "over"])
+def test_an_event_that_is_older_than_the_window(minutes: float, found: list[str]) -> None:
+    """It goes on where a finding is open on the GPU (its last minutes are no past), and does not come back where none is."""
+    cluster = Cluster()
+    cluster.events.append(line(119, -200))
+    cluster.put("gpu.utilization_ratio", 0.0, 0, None, [11])
+    n = np.full(cluster.width("gpu"), minutes)
+    seen = replace(cluster.window(), baseline_of=lambda *_: Baseline(n, n, n, n))
+    plugin = PLUGINS["xid_fatal"]
+    assert [v.target.key for v in plugin.judge(seen, plugin.params()) if v.state == "faulty"] == found
+
+
+@pytest.mark.parametrize(("rows", "found"), [(1.0, ["gpu:GPU-n001-3"]), (9.0, [])], ids=["one", "a-board-was-swapped"])
+def test_a_row_that_the_driver_gives_up_met_an_error(rows: float, found: list[str]) -> None:
+    """Exporters that count no errors show the rows: one more is one error that was not corrected."""
+    cluster = Cluster(without=("gpu.ecc_uncorrectable_per_second",)).put("gpu.uncorrectable_rows", rows, 95, None, [11])
+    assert faulty(cluster.put("gpu.utilization_ratio", 0.0, 95, None, [11]), "ecc_uncorrectable") == found
 
 
 @pytest.mark.parametrize(("fatal", "expected"), [(True, 1), (False, 0), (None, 0)])

@@ -282,6 +282,19 @@ def test_whole_nodes_count_where_a_label_joins_them(low: int, label: int, found:
     assert list(verdicts(window, "clock_loss").values()).count("faulty") == found
 
 
+@pytest.mark.parametrize(("low", "found"), [((0, 1, 4), 24), ((0, 1), 0)], ids=["a-rollout", "two-nodes"])
+def test_a_label_joins_nodes_that_are_half_of_a_job(low: tuple[int, ...], found: int) -> None:
+    """Two of four nodes of a job are low, and no middle tells which two: the other job's GPUs of the type do."""
+    cluster = Cluster(nodes=8)
+    for node in low:
+        for column in range(8 * node, 8 * node + 8):
+            lose_clock(cluster, column, 60)
+    seen = cluster.window()
+    jobs = tuple(replace(seen.jobs[0], id=f"j{i}", nodes=tuple(cluster.names[4 * i:4 * i + 4])) for i in range(2))
+    window = replace(labelled(seen, {cluster.names[i] for i in low}), jobs=jobs)
+    assert list(verdicts(window, "clock_loss").values()).count("faulty") == found
+
+
 @pytest.mark.parametrize("loss", [0.04, 0.1, 0.5])
 def test_a_lost_clock_of_any_size_is_found(loss: float) -> None:
     """From 4 % of the clock on."""

@@ -429,6 +429,14 @@ def queue_grows_by_slowness() -> Cluster:
     return c.put("job.requests_waiting", 40.0, 70)
 
 
+def more_under_way_for_being_slow() -> Cluster:
+    """Each answer takes a quarter longer: as many more are under way and hold their cache, and none waits."""
+    c = small()
+    for name in ("token_time_ratio", "requests_running", "kv_cache_ratio"):
+        c.signals[f"job.{name}"][60:] *= 1.25
+    return c
+
+
 def slower_by_and_by() -> Cluster:
     """Over ten minutes, while single moments scatter by a tenth."""
     c = small()
@@ -452,6 +460,7 @@ def without_tokens() -> Cluster:
 
 
 @pytest.mark.parametrize(("make", "reason"), [(all_slow, "slower_at_like_load"), (queue_grows_by_slowness, "slower_at_like_load"),
+                                              (more_under_way_for_being_slow, "slower_at_like_load"),
                                               (answers_nothing, "no_answers"), (slower_by_and_by, "slower_at_like_load")], ids=lambda f: getattr(f, "__name__", f))
 def test_finds_slow_endpoints(make: Callable[[], Cluster], reason: str) -> None:
     """Replicas of a model that are slow together are one fault; one that answers nothing is found as well."""

@@ -359,6 +359,16 @@ def test_a_stall_older_than_the_window_goes_on(columns: slice, named: list[str])
     assert says(data_stall, replace(w, baseline_of=excluded(w, columns))) == named
 
 
+@pytest.mark.parametrize(("left_out", "named"), [(8.0, ["node:n002/"]), (0.0, [])], ids=["found-before", "never-found"])
+def test_a_stall_after_a_greater_one(left_out: float, named: list[str]) -> None:
+    """A node waits after the whole job waited for longer and was well again: new where that was found, else the job's usual ups and downs."""
+    c = data(data(timed(), slice(None), 20, 2.0), slice(None), 60, -2.0)
+    w = window(data(c, slice(16, 24), 85, 0.6), 110)
+    minutes = np.full(32, (w.times[-1] - w.times[0]) / 60_000 - left_out)
+    past = replace(w, baseline_of=lambda *_: Baseline(minutes, np.full(32, 0.02), np.zeros(32), np.zeros(32)))
+    assert says(data_stall, past) == named
+
+
 # --- the shared pieces ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("at", "up"), [(10, 0.2), (60, 0.05), (100, 0.3)])
 def test_the_moment_of_a_change_is_found(at: int, up: float) -> None:

@@ -73,6 +73,12 @@ def lost_source(c: Cluster) -> Cluster:
     return c.put("node.clock_synced", 0.0, 60, None, [1])
 
 
+def a_moment_without(c: Cluster) -> Cluster:
+    """Its source is away for three minutes, and the kernel's bound grows meanwhile."""
+    c.put("node.clock_error_seconds", 0.004 + 0.0005 * 15 * np.arange(12)[:, None], 70, 82, [1])
+    return c.put("node.clock_synced", 0.0, 70, 82, [1])
+
+
 def busy_everywhere(c: Cluster) -> Cluster:
     return c.put("node.cpu_waiting_ratio", 0.5, 40)
 
@@ -134,6 +140,7 @@ def never_synced(c: Cluster) -> Cluster:
     ("memory_pressure", little_left), ("memory_pressure", cache_stalls), ("clock_skew", clock_step),
     ("cpu_starved", busy_everywhere), ("cpu_starved", busy_minute), ("exporter_stale", slow_cycle), ("exporter_stale", idle), ("exporter_stale", whole_watts),
     ("exporter_stale", exporter_gone), ("clock_skew", lost_source), ("clock_skew", never_synced),
+    ("clock_skew", a_moment_without),
     ("disk_full", image), ("disk_full", small),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_stays_silent_on_look_alikes(detector: str, alike: Callable[[Cluster], Cluster]) -> None:
@@ -186,6 +193,34 @@ def test_a_file_system_that_changed_or_differs_is_found(put: Callable[[Cluster],
     plugin = PLUGINS["disk_full"]
     found = [v for v in plugin.judge(put(Cluster()).window(), plugin.params()) if v.state == "faulty"]
     assert [(v.target.key, v.reason) for v in found] == [("mount:n001//scratch", reason)]
+
+
+def stolen(c: Cluster) -> Cluster:
+    return c.put("node.cpu_steal_ratio", 0.4, 91, None, [1])
+
+
+def starving(c: Cluster) -> Cluster:
+    return c.put("node.cpu_waiting_ratio", 0.9, 91, None, [1])
+
+
+def standing(c: Cluster) -> Cluster:
+    return c.put("node.memory_stalled_ratio", 0.5, 87, None, [1])
+
+
+def unguided(c: Cluster) -> Cluster:
+    c.put("node.clock_error_seconds", 0.004 + 0.0005 * 15 * np.arange(17)[:, None], 83, None, [1])
+    return c.put("node.clock_synced", 0.0, 83, None, [1])
+
+
+@pytest.mark.parametrize(("detector", "plant", "reason"), [
+    ("cpu_starved", stolen, "steal"), ("cpu_starved", starving, "waits_for_cpu"), ("memory_pressure", standing, "stalls_for_memory"),
+    ("clock_skew", unguided, "not_synchronised"),
+], ids=lambda x: getattr(x, "__name__", x))
+def test_what_is_plain_is_told_within_minutes(detector: str, plant: Callable[[Cluster], Cluster], reason: str) -> None:
+    """Two minutes of much stolen or missing CPU, three in which work stands for memory whatever is left of it, four without a source."""
+    plugin = PLUGINS[detector]
+    found = [v for v in plugin.judge(plant(Cluster()).window(), plugin.params()) if v.state == "faulty"]
+    assert [(v.target.key, v.reason) for v in found] == [("node:n001/", reason)]
 
 
 @pytest.mark.parametrize("since", [0, 60])

@@ -9,14 +9,16 @@ import pytest
 
 from app.evaluate.baselines import ALL_RULES
 from app.evaluate.command import EvaluateOptions, cannot_show, evaluate
+from app.evaluate.drive import Seen
 from app.evaluate.facts import Part, Ran, Said, Truth, from_data, to_data
 from app.evaluate.match import match
-from app.evaluate.plan import ONE_AT_A_TIME, SUITES, is_wide, plan_suite
+from app.evaluate.plan import ONE_AT_A_TIME, SUITES, is_wide, plan_suite, shows
 from app.evaluate.rates import calibration, field_precision, poisson_upper, quantile, rate, wilson
 from app.evaluate.score import scorecard, smallest
 from core.errors import BadInput
 from core.faults import faults
 from core.signals import SIGNALS
+from core.types import Incident
 from fleet.build import all_plugins, bare
 
 GPU = Part("gpu", "n03", "4", "train-1", 20)
@@ -105,6 +107,16 @@ def test_repeats_and_echoes_count_against_the_fault() -> None:
     """The first right incident finds it, measured from the first 1 % of impact; what comes beside it is counted."""
     found, words = match([HOT], [SAID, replace(SAID, id="inc-2", opened=15 * MINUTE), replace(WHOLE_JOB, id="inc-3")], {})
     assert (found[0].delay, found[0].count, [w.word for w in words]) == (MINUTE, 3, ["right", "echo", "repeat"])
+
+
+def test_an_incident_that_is_reopened_is_told_anew() -> None:
+    """It counts from when it was reopened, for the fault that it is about then; while it stays open it is one."""
+    one = Incident("inc-1", "gpu_slow", "device", None, 0.9, (), (), (), (), (), 0.0, "infra", "page", "open", "opened_by_finding", None,
+                   0, 1_000, 1_000)
+    seen = Seen()
+    for state, at in (("open", 1_000), ("resolved", 2_000), ("open", 9_000), ("acting", 9_500)):
+        seen.take([replace(one, state=state, updated_at=at)])
+    assert [(i.id, i.opened_at, i.state) for i in seen.said()] == [("inc-1", 1_000, "resolved"), ("inc-1", 9_000, "acting")]
 
 
 def test_look_alikes_find_nothing() -> None:
@@ -205,9 +217,18 @@ def test_rules_speak_our_words() -> None:
 
 
 def test_what_a_tier_cannot_show_is_listed() -> None:
-    """The richest tier shows all; poorer ones name what they cannot."""
+    """The richest tier shows all but what no telemetry of a fabric tells; poorer ones name what they cannot besides."""
     listed = cannot_show()
-    assert (listed["D"], "straggler" in listed["C"]) == (["silent_corruption"], True)
+    assert (listed["D"], "straggler" in listed["C"]) == ([
+        "leaf_slow on efa", "network_slow_fleet on efa", "silent_corruption", "spine_path_lost on efa"], True)
+
+
+@pytest.mark.parametrize(("plant", "tier", "fabric", "shown"), [
+    ("leaf_slow", "D", "efa", False), ("leaf_slow", "A", "roce", True), ("link_down", "A", "efa", True), ("straggler", "C", "roce", False),
+    ("straggler", "D", "roce", True), ("silent_corruption", "D", "efa", False)])
+def test_what_is_shown_depends_on_tier_and_fabric(plant: str, tier: str, fabric: str, shown: bool) -> None:
+    """A fault counts only where something tells of it."""
+    assert shows(all_plugins()[plant], tier, fabric) is shown
 
 
 @pytest.mark.parametrize("name", ["quick", "standard"])

@@ -334,6 +334,23 @@ def test_an_inference_endpoint_takes_as_much_longer_as_severity_says():
     assert np.mean(after) / np.mean(before) > 1.7
 
 
+def test_batches_of_differing_length_make_steps_rough():
+    """The severity is the usual growth; single steps differ by far more than without, and no replica stays the slowest."""
+    start, base = _base("h100-8x-roce")
+    world, calm = deepcopy(start), deepcopy(start)
+    world.inject("sequence_variance", severity=0.3, seed=3).heals_at = NEVER
+    took: dict[bool, list[float]] = {True: [], False: []}
+    slowest = set()
+    for _ in range(50):
+        for one in (world, calm):
+            one.advance(one.now_ms + 5_000)
+            took[one is world].append(one.jobs["train-1"].step_seconds)
+        slowest.add(int(world.jobs["train-1"].compute.argmax()) // 8)
+    assert np.median(took[True][2:]) / base - 1 == pytest.approx(0.3, abs=0.08)
+    assert np.std(took[True][2:]) > 3 * np.std(took[False])
+    assert slowest == {0, 1, 2, 3}
+
+
 def test_two_faults_on_one_part_compose():
     """Factors multiply: the slowest part sets the pace, and both causes show."""
     start, base = _base("h100-8x-roce")

@@ -411,15 +411,27 @@ def test_the_kernel_says_that_a_link_changed_in_words_that_are_read():
     assert not any("Link" in rig.log(n) for n in range(8) if n != 2)
 
 
-def test_infiniband_goes_through_init_and_efa_says_nothing():
-    """The subnet manager makes a port active; EFA's driver has no line for it."""
-    for kind, states in ((INFINIBAND, ["DOWN", "INIT", "ACTIVE"]), (EFA, [])):
-        rig = Rig(kind)
-        for up in (0, 1):
-            rig.nic.up[2, 4] = up
-            rig.run()
-        lines = [line for line in rig.log(2).splitlines() if "Link" in line]
-        assert [line.split()[-1] for line in lines] == states
+def test_infiniband_goes_through_init():
+    """The subnet manager makes a port active."""
+    rig = Rig(INFINIBAND)
+    for up in (0, 1):
+        rig.nic.up[2, 4] = up
+        rig.run()
+    assert [line.split()[-1] for line in rig.log(2).splitlines() if "Link" in line] == ["DOWN", "INIT", "ACTIVE"]
+
+
+def test_an_efa_device_is_taken_away_and_set_up_anew():
+    """EFA's driver says nothing of a link: only that a device goes, by its name, and that one is set up."""
+    rig = Rig(EFA)
+    for up in (0, 1):
+        rig.nic.up[2, 4] = up
+        rig.run()
+    name, pci = EFA.nic_names[4], EFA.nic_pci(4)
+    lines = rig.log(2).splitlines()[-2:]
+    assert [line.split("kernel: ")[1] for line in lines] == [
+        f"efa {pci} {name}: Unregister ib device", f"efa {pci}: Setup irq:efa-mgmnt@pci:{pci}"]
+    read = [e for line in lines for e in KERNEL_LOG.parse_line(line, None, {}, TargetInfo("n03", {})).events]
+    assert [(e.kind, e.target.device) for e in read] == [("link_down", f"{name}/1")]
 
 
 def test_a_link_at_half_its_rate_waits_and_counts_no_error():

@@ -59,6 +59,15 @@ def _commit(client, slots: int = 1) -> int:
     return now
 
 
+def test_the_schedulers_log_and_books_are_served(fleet):
+    """From a byte on, as the other logs; the books are whole each time. Neither is there where logs are not shown."""
+    _, client = fleet
+    log = client.get("/logs/scheduler/slurm").text
+    assert "sched: Allocate JobId=41200 NodeList=n[01-03]" in log
+    assert client.get(f"/logs/scheduler/slurm?from={len(log)}").text == ""
+    assert client.get("/accounting/sacct").text.splitlines()[1].startswith("41200|greylag|RUNNING|0:0|")
+
+
 def test_clock_stands_on_a_slot_until_its_tick_is_committed(fleet):
     """Paced: a multiple of 15 s, the same until the commit, then exactly one slot on."""
     _, client = fleet

@@ -15,7 +15,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fleet.exporters import Exporters
 from fleet.plants import NEVER, Planted
+from fleet.telemetry import TIERS, Telemetry
 from fleet.world import World
 from tests.fleet import faulthelp
 from tests.fleet.faulthelp import FAULTS, LOOK_ALIKES, PIPELINE, PLUGINS, kind_for
@@ -410,3 +412,48 @@ def test_a_leaf_hurts_its_own_rail_only():
         _, get, least = SIGNALS[signal]
         rails = (struck.topology.leaf_of == planted.place.index[0]).any(axis=0)
         assert ((get(struck) - get(calm))[:, ~rails] < least).all()
+
+
+# --- tiers --------------------------------------------------------------------------------------------------------------
+# `tests/fleet/test_tiers.py` asks the whole product whether a tier shows a fault; here, whether it adds anything that moves.
+RICHER = [name for name in FAULTS if PLUGINS[name].tier > "A"]
+
+
+def _shown(world: World, tier: str, rows: list[int]) -> dict[tuple[str, str], tuple[list[float], ...]]:
+    """Of each exporter's families at a tier what the nodes show: values, and the labels that they stand at."""
+    exporters, found = Exporters(world, Telemetry(tier, dcgm_cycle_seconds=0)), {}
+    for name in exporters.names:
+        sheet, values = exporters.sheets[name], np.nan_to_num(exporters.read(name).values, nan=-1.0)
+        for one, (start, end) in zip(sheet.families, sheet.spans, strict=True):
+            has = set(sheet.rows())
+            found[name, one.name] = tuple((values[row, start:end].tolist(), list(one.labels(world.nodes[row]))) for row in rows if row in has)
+    return found
+
+
+def _only(world: World, tier: str) -> set[tuple[str, str]]:
+    """The families that a tier has and no poorer one."""
+    telling: list[set[tuple[str, str]]] = []
+    for each in (tier, TIERS[TIERS.index(tier) - 1]):
+        exporters = Exporters(world, Telemetry(each, dcgm_cycle_seconds=0))
+        telling.append({(name, one.name) for name in exporters.names for one in exporters.sheets[name].families})
+    return telling[0] - telling[1]
+
+
+@pytest.mark.parametrize("name", [name for name in RICHER if name in BY_NAME])
+def test_the_declared_tier_adds_what_tells(name):
+    """What a poorer tier has not (families, kernel and job logs) is what moves on the culprit."""
+    calm, struck, planted = _pair(name)
+    tier, rows = PLUGINS[name].tier, list(planted.place.rows)
+    told: set[object] = set()
+    if tier == "B":
+        told |= {row for row in rows if struck.kernel.of(row).read() != calm.kernel.of(row).read()}
+        told |= {job.name for job in struck.jobs.values() if job.log.read() != calm.jobs[job.name].log.read()}
+    else:
+        here, twin = _shown(struck, tier, rows), _shown(calm, tier, rows)
+        told = {family for family in _only(struck, tier) if here[family] != twin[family]}
+    assert told
+
+
+def test_what_has_no_twin_is_left_to_the_whole_product():
+    """Checkpoints and endpoints, whose jobs are others."""
+    assert [name for name in RICHER if name not in BY_NAME] == ["checkpoint_slow", "checkpoint_stale", "inference_slow"]

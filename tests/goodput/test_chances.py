@@ -59,9 +59,16 @@ def test_a_fault_without_figures_gets_the_macro_ones(tmp_path):
 
 
 def test_false_incidents_of_a_node_and_of_a_job_have_rates_of_their_own(tmp_path):
-    """A node's come by node-days, a job's by the days of jobs."""
+    """A node's come by node-days, a job's by the days of jobs, with half a count more than came."""
     card = read_chances(written(tmp_path, faults__gpu_slow=_row(false=2), faults__stalled_loss=_row(false=2)))
-    assert dict(card.false) == {"gpu_slow": 0.01, "stalled_loss": 0.1}
+    assert dict(card.false) == pytest.approx({"gpu_slow": 2.5 / 200, "stalled_loss": 2.5 / 20})
+
+
+def test_one_false_incident_is_weaker_evidence_than_many(tmp_path):
+    """The half count and what one of few takes from its sort: of two faults that came once and nine times, the rarer gains."""
+    card = read_chances(written(tmp_path, faults__stalled_loss=_row(false=9), faults__straggler=_row(false=1)))
+    assert sum(card.false.values()) == pytest.approx(10.5 / 20)
+    assert 1 / 20 < card.false["straggler"] < 2 / 20
 
 
 def test_confidence_is_drawn_as_it_came_true(tmp_path):

@@ -53,6 +53,13 @@ def test_people_take_longer_than_a_script_and_a_script_longer_than_an_oracle():
     assert ratios["people"] < ratios["restart"] < ratios["oracle"]
 
 
+def test_slow_nodes_are_changed_while_the_job_stands_for_a_dead_one():
+    """An oracle changes both in one stop, at one time."""
+    event, watcher = left(Oracle, quiet(8, 0.5, replace(LONG, at="59m", severity=0.02), DEAD))
+    assert watcher.errands.count == 1
+    assert not {p.place.rows[0] for p in event.world.faults} & set(event.world.jobs["pretrain"].nodes)
+
+
 @pytest.mark.parametrize(("entry", "errands"), [(SHORT, 0), (LONG, 1)])
 def test_an_oracle_acts_only_where_acting_costs_less(entry, errands):
     """Ten minutes at 20 % are cheaper to wait for than a restart; half the pace for the rest of the day is not."""
@@ -78,6 +85,16 @@ def test_greylag_finds_and_repairs_what_it_would_find(tmp_path):
     event, watcher = watching(tmp_path, quiet(8, 0.5, LONG), **sure)
     assert (watcher.found, watcher.missed, watcher.healthy_acted) == (1, 0, [])
     assert event.world.faults[0].place.rows[0] not in event.world.jobs["pretrain"].nodes
+
+
+def test_a_warm_spare_takes_a_dead_nodes_place_within_five_minutes(tmp_path):
+    """From the confirmed incident to the job's next steps, on the fleet's clock and with its short operations (`times: fast`)."""
+    sure = {"faults__gpu_lost": _row(1.0, 1.0, 10.0, 12.0), "calibration__confidence__bins": CARD["calibration"]["confidence"]["bins"][1:]}
+    scenario = quiet(8, 0.2, DEAD)
+    event, watcher = watching(tmp_path, replace(scenario, fleet=replace(scenario.fleet, times="fast")), **sure)
+    assert event.world.jobs["pretrain"].alive
+    assert len(watcher.back) == 1
+    assert watcher.back[0] <= 300.0
 
 
 def test_what_is_missed_stays(tmp_path):

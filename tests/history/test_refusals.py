@@ -77,7 +77,7 @@ BAD_OPTIONS = [
     ({"url": "ftp://x"}, "an address is needed"),
     ({"url": "http://me:secret@x"}, "--password-file"),
     ({"url": "http://x", "start": "yesterday"}, "--start: got 'yesterday', a time is needed"),
-    ({"url": "http://x", "format": "csv"}, "allowed are: auto, export, remote_read, query_range, tsdb-dump"),
+    ({"url": "http://x", "format": "csv"}, "allowed are: auto, export, remote_read, query_range, loki, tsdb-dump, logs, sacct"),
     ({"url": "http://x", "format": "tsdb-dump"}, "a file, or - for standard input, is needed"),
     ({"url": "http://x", "match": ("sum(up)",)}, "--match: got 'sum(up)', a series selector is needed"),
     ({"url": "http://x", "step": "fast", "format": "query_range"}, "--step: got 'fast', a duration is needed"),

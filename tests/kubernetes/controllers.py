@@ -37,7 +37,8 @@ class Controllers:
         try:
             for _ in range(20):
                 before = self.cluster.version
-                for name, step in (("nodes", self._taints), ("kubelet", self._stop_pods), ("gc", self._collect), ("jobset", self._jobsets),
+                for name, step in (("nodes", self._taints), ("kubelet", self._stop_pods), ("gc", self._collect), ("daemons", self._daemons),
+                                   ("jobset", self._jobsets),
                                    ("pytorch", self._pytorch), ("job", self._jobs), ("scheduler", self._schedule),
                                    ("kubelet", self._end_pods)):
                     if name not in self.stopped:
@@ -233,6 +234,10 @@ class Controllers:
             self._condition(one, "Suspended", "False", only_change=True)
             names = {p["metadata"]["name"] for p in pods}
             for role, spec in one["spec"]["pytorchReplicaSpecs"].items():
+                for pod in pods:  # those of indexes beyond the number of replicas are ended
+                    own = pod["metadata"]["labels"]
+                    if own["training.kubeflow.org/replica-type"] == role.lower() and int(own["training.kubeflow.org/replica-index"]) >= spec.get("replicas", 1):
+                        self.cluster.begin_delete(pod)
                 for index in range(spec.get("replicas", 1)):
                     name = f"{one['metadata']['name']}-{role.lower()}-{index}"
                     if name not in names:
@@ -240,6 +245,25 @@ class Controllers:
                                "training.kubeflow.org/replica-type": role.lower(),
                                "training.kubeflow.org/operator-name": "pytorchjob-controller"}
                         self._pod(one, name, spec["template"], own)
+
+    # --- DaemonSet -----------------------------------------------------------------------------------------------------
+    def _daemons(self) -> None:
+        """A pod on each node that the template's nodeSelector takes, and on no other."""
+        for one in self.cluster.all("DaemonSet"):
+            if "template" not in one["spec"]:
+                continue
+            spec = one["spec"]["template"]["spec"]
+            wanted = {n["metadata"]["name"] for n in self.cluster.all("Node")
+                      if all(n["metadata"]["labels"].get(k) == v for k, v in (spec.get("nodeSelector") or {}).items())}
+            have = {p["spec"]["nodeName"]: p for p in self.cluster.all("Pod") if _owned(p, one)}
+            for name, pod in have.items():
+                if name not in wanted:
+                    self.cluster.begin_delete(pod)
+            for name in sorted(wanted - have.keys()):
+                place = {**one["spec"]["template"], "spec": {**spec, "nodeName": name}}
+                self._pod(one, f"{one['metadata']['name']}-{name}", place, {})
+                made = self.cluster.get("Pod", f"{one['metadata']['name']}-{name}", one["metadata"]["namespace"])
+                self.cluster.change(made, lambda o: o["status"].update(phase="Running"), "kubelet")
 
     # --- garbage, small things -----------------------------------------------------------------------------------------
     def _collect(self) -> None:

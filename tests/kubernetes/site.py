@@ -101,11 +101,14 @@ class Site:
             "parallelism": pods, "completions": pods, "backoffLimit": limit,
             "template": {"metadata": {"labels": {"app": name}}, "spec": trainer()}})
 
-    def pytorch(self, name: str = "train", pods: int = 4, opted: bool = True, namespace: str = "ml", **labels: str) -> Obj:
-        """A PyTorchJob with a master and workers."""
+    def pytorch(self, name: str = "train", pods: int = 4, opted: bool = True, namespace: str = "ml", elastic: Obj | None = None,
+                **labels: str) -> Obj:
+        """A PyTorchJob with a master and workers; an elastic one has workers alone."""
         template = {"metadata": {"labels": {"app": name}}, "spec": trainer()}
-        return self._made("PyTorchJob", name, namespace, opted, labels, {"runPolicy": {}, "pytorchReplicaSpecs": {
-            "Master": {"replicas": 1, "template": template}, "Worker": {"replicas": pods - 1, "template": template}}})
+        roles = {"Worker": {"replicas": pods, "template": template}} if elastic is not None else {
+            "Master": {"replicas": 1, "template": template}, "Worker": {"replicas": pods - 1, "template": template}}
+        return self._made("PyTorchJob", name, namespace, opted, labels, {
+            "runPolicy": {}, **({"elasticPolicy": elastic} if elastic is not None else {}), "pytorchReplicaSpecs": roles})
 
     def _made(self, kind: str, name: str, namespace: str, opted: bool, labels: dict[str, str], spec: Obj) -> Obj:
         marks = {**({"greylag.io/remediate": "true"} if opted else {}), **{k.replace("__", "/").replace("_", "-"): v for k, v in labels.items()}}
@@ -123,6 +126,17 @@ class Site:
         return self.cluster.make("Pod", f"{name}-{node}", "default", metadata={"ownerReferences": [
             {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "uid": "ds-1", "controller": True}]},
             spec={"nodeName": node, "containers": [{"name": "c"}]}, status={"phase": "Running"})
+
+    def watcher(self, key: str = "nvidia.com/gpu.deploy.dcgm-exporter") -> Obj:
+        """An exporter's daemon set as the GPU operator makes it: on the nodes whose label says `true`."""
+        for node in self.cluster.all("Node"):
+            self.cluster.change(node, lambda o: o["metadata"]["labels"].update({key: "true"}), "gpu-operator")
+        self.cluster.make("Namespace", "gpu-operator")
+        made = self.cluster.make("DaemonSet", "exporter-gpu", "gpu-operator", spec={"template": {
+            "metadata": {"labels": {"app": "dcgm-exporter"}},
+            "spec": {"nodeSelector": {key: "true"}, "terminationGracePeriodSeconds": 30, "containers": [{"name": "c"}]}}}, status={})
+        self.controllers.run()
+        return made
 
     # --- looking -------------------------------------------------------------------------------------------------------
     def get(self, name: str = "n1") -> Obj:

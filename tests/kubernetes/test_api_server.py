@@ -23,7 +23,7 @@ from remediation.backends.kubernetes_api import Access, connect
 from tests import needs
 from tests.kubernetes.fake import Rule
 from tests.kubernetes.server import certificate, kubeconfig, serving
-from tests.kubernetes.site import Site, client
+from tests.kubernetes.site import Site, action, client
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +91,17 @@ def test_kubectl_cordons_drains_and_uncordons(live):
 
 
 @pytest.mark.evaluate
+def test_kubectl_cordons_no_node_that_is_cordoned(live):
+    """It sends nothing, so that nobody can see it; uncordon and cordon are seen, and are a person's."""
+    live.site.door.submit(action("exclude_node"))
+    before = live.site.get()["metadata"]["resourceVersion"]
+    assert live.kubectl("cordon", "n1").stdout == "node/n1 already cordoned\n"
+    assert live.site.get()["metadata"]["resourceVersion"] == before
+    live.kubectl("uncordon", "n1")
+    live.kubectl("cordon", "n1")
+    assert live.site.view.nodes()["n1"].held_by == "kubectl"
+
+
 def test_kubectl_drain_meets_a_disruption_budget(live):
     """It says why, and gives up at its timeout."""
     live.site.budget(least=4)

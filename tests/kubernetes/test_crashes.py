@@ -31,8 +31,15 @@ class Cut:
 
 def prepared(kind: str) -> Site:
     """A cluster in which the action can begin."""
-    site = Site(nodes=5, behaviour=lambda p: (0, dcgm()) if "greylag.io/diagnosis" in p["metadata"].get("labels", {}) else None)
+    watched = {"monitoring_labels": {"nvidia.com/gpu.deploy.dcgm-exporter": "false"}} if kind == "reset_gpu" else {}
+    site = Site(nodes=5, behaviour=lambda p: (0, dcgm()) if "greylag.io/diagnosis" in p["metadata"].get("labels", {}) else None, **watched)
+    if watched:
+        site.watcher()
     queue = {"kueue.x-k8s.io__queue_name": "q"} if kind == "resume_queued" else {}
+    if kind == "shrink_job":
+        site.pytorch(pods=5, elastic={"minReplicas": 2})
+        site.do(action("exclude_node", name="inc-0/1/1"))
+        return site
     site.jobset(**queue)
     if kind not in ("drain", "exclude_node", "resume_job", "resume_queued"):
         site.do(action("drain", name="inc-0/1/1"))
@@ -42,6 +49,8 @@ def prepared(kind: str) -> Site:
 
 
 def asked(kind: str) -> Any:
+    if kind == "shrink_job":
+        return action(kind, job="train")
     if kind.startswith("resume"):
         return action("resume_job", job="train")
     if kind == "diagnose":
@@ -72,7 +81,7 @@ def ends(site: Site, what: Any) -> str:
 
 def traces(site: Site) -> Any:
     """What was done to the cluster: holds, spares, restarts of the job, Jobs that ran, evictions."""
-    node, job = site.get(), site.cluster.get("JobSet", "train", "ml")
+    node, job = site.get(), site.cluster.get("JobSet", "train", "ml") or site.cluster.get("PyTorchJob", "train", "ml")
     assert job is not None
     return {"spec": node["spec"], "labels": node["metadata"]["labels"], "job": job["spec"], "job_generation": job["metadata"]["generation"],
             "spare": site.get("s1")["spec"], "probes": len([j for j in site.cluster.all("Job") if j["metadata"]["namespace"] == "greylag"]),
@@ -99,7 +108,7 @@ def walk(kind: str, step: Callable[[int], bool]) -> tuple[int, list[str]]:
     return points, wrong
 
 
-KINDS = ("drain", "exclude_node", "undrain", "replace", "reboot", "diagnose", "reset_gpu", "resume_job", "resume_queued")
+KINDS = ("drain", "exclude_node", "undrain", "replace", "reboot", "diagnose", "reset_gpu", "resume_job", "resume_queued", "shrink_job")
 
 
 @pytest.mark.chaos

@@ -109,6 +109,17 @@ def test_a_cordon_of_ours_that_somebody_took_over_is_theirs():
     assert seen(site) == ("drained", "kubectl-cordon", None)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_cordon_of_ours_that_another_hand_owns_as_well_is_theirs(first):
+    """A controller applied `unschedulable: true` on the server while it stood already: managedFields name both, in any order."""
+    site = Site()
+    site.do(action("exclude_node"))
+    applied = {"manager": "cluster-api", "operation": "Apply", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}
+    rows = site.get()["metadata"]["managedFields"]
+    rows.insert(0 if first else len(rows), applied)
+    assert seen(site) == ("drained", "cluster-api", None)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"by": "greylag"}', '{"action": 1}'])
 def test_an_annotation_that_cannot_be_read_proves_nothing(text):
     """A cordon with a broken proof is an unknown hand's."""

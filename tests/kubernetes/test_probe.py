@@ -174,6 +174,59 @@ def test_a_reset_says_why_it_did_not_happen(code, log, state, reason):
     assert (container["command"], container["securityContext"]) == (["reset-gpu", "3", "one", "true"], {"privileged": True})
 
 
+WATCH = "nvidia.com/gpu.deploy.dcgm-exporter"
+SENT_AWAY = {"monitoring_labels": {WATCH: "false"}}
+
+
+def watched(behaviour) -> Site:
+    """n1 is ours, and an exporter that keeps its GPUs in use runs on each node."""
+    site = Site(behaviour=lambda pod: behaviour(pod) if "greylag.io/diagnosis" in pod["metadata"].get("labels", {}) else None, **SENT_AWAY)
+    site.watcher()
+    site.do(action("drain"))
+    return site
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "DONE"), (1, "FAILED")])
+def test_what_watches_the_gpus_is_sent_away_for_a_reset_and_comes_back(code, state):
+    """Its label says `false` while the reset runs, and `true` again however it ended; the reset begins when its pod has gone."""
+    seen = []
+
+    def resets(pod):
+        seen.append([p["metadata"]["name"] for p in site.cluster.all("Pod")
+                     if p["spec"].get("nodeName") == "n1" and p["metadata"]["name"].startswith("exporter")])
+        return code, ""
+
+    site = watched(resets)
+    reset = action("reset_gpu", device="3", name="inc-1/1/2")
+    told = site.door.submit(reset)
+    assert (told.state, told.reason, told.detail) == ("RUNNING", "gpu_in_use", "exporter-gpu-n1 still watches the GPUs")
+    assert site.get()["metadata"]["labels"][WATCH] == "false"
+    site.restart()
+    assert site.do(reset).state == state
+    assert seen == [[]]
+    site.pass_time(0)
+    assert site.get()["metadata"]["labels"][WATCH] == "true"
+    assert site.cluster.get("Pod", "exporter-gpu-n1", "gpu-operator")
+    assert site.view.nodes()["n1"].held_by == "greylag"
+
+
+def test_a_reset_that_comes_to_no_end_leaves_nothing_unwatched():
+    """At its deadline the label goes back; without `pause_monitoring` it is not touched."""
+    site = watched(lambda pod: None)
+    told = site.do(action("reset_gpu", device="3", name="inc-1/1/2", deadline=120.0))
+    assert (told.state, site.get()["metadata"]["labels"][WATCH]) == ("FAILED", "true")
+    site.door.submit(action("reset_gpu", device="3", name="inc-1/1/3", pause_monitoring=False))
+    assert site.get()["metadata"]["labels"][WATCH] == "true"
+
+
+def test_gpus_that_cannot_be_reset_alone_need_a_command_that_knows_it():
+    """`gpus: all` is never done as a reset of one."""
+    alone = Probe("i", commands={"reset": ("nvidia-smi", "--gpu-reset", "-i", "{device}")})
+    site = made(lambda pod: (0, ""), reset=alone)
+    assert site.do(action("reset_gpu", device="3", name="inc-1/1/2", gpus="all")).reason == "reset_needs_all"
+    assert site.do(action("reset_gpu", device="3", name="inc-1/1/3", gpus="one")).state == "DONE"
+
+
 def test_a_reset_needs_a_gpu_and_an_empty_node():
     """not_supported without a device, not_drained with work on the node."""
     site = Site()

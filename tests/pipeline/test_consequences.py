@@ -32,6 +32,11 @@ def unit(name: str) -> Finding:
     return replace(finding(Target("node", "n1"), "service_down", severity=0.3, reason="unit_down"), evidence=(row,))
 
 
+def stale(node: int, signal: str = "gpu.power_watts") -> Finding:
+    row = Evidence(signal, "W", 300.0, None, "a value that flickers")
+    return replace(finding(Target("node", f"n{node}"), "exporter_stale", severity=0.3, reason="values_stand"), evidence=(row,))
+
+
 def drift(*signals: str) -> Finding:
     rows = tuple(Evidence(s, "bool", 0.0, 1.0, "7 of 8 nodes", "it is 0, and 1 on 7 of 8 nodes") for s in signals)
     return replace(finding(Target("node", "n1"), "config_drift", severity=0.3, reason="differs", onset=T0 + MINUTE), evidence=rows)
@@ -60,6 +65,10 @@ CASES = [
     ("another unit died", [unit("nvidia-dcgm.service"), drift("gpu.persistence_enabled")], ["config_drift", "service_down"]),
     ("more than persistence mode differs", [unit("nvidia-persistenced.service"), drift("gpu.persistence_enabled", "label.present")],
      ["config_drift", "service_down"]),
+    ("a GPU that answers no more holds up its exporter", [fatal(gpu(1), "xid_fatal"), stale(1)], ["xid_fatal"]),
+    ("another node's exporter stands still", [fatal(gpu(1), "xid_fatal"), stale(2)], ["exporter_stale", "xid_fatal"]),
+    ("a clock that stands is no GPU's", [fatal(gpu(1), "xid_fatal"), stale(1, "node.time_seconds")], ["exporter_stale", "xid_fatal"]),
+    ("a leak ends each run, however old it is", [finding(gpu(1), "gpu_memory_leaked"), hang(T0 + 40 * MINUTE)], ["gpu_memory_leaked"]),
     ("a link that flaps loses packets", [finding(nic(1), "link_flap"), finding(nic(1), "packet_loss", reason="loss_seen_here")],
      ["link_flap"]),
 ]

@@ -69,6 +69,8 @@ CASES = [
     ("a hot GPU of a node without a job", [finding(gpu(6))], None, [("thermal_throttle", "device", "gpu:GPU-6-0", ())]),
     ("two hot GPUs of a node are two", [finding(gpu(1)), finding(gpu(1, 5))], None,
      [("thermal_throttle", "device", "gpu:GPU-1-0", ("j",)), ("thermal_throttle", "device", "gpu:GPU-1-5", ("j",))]),
+    ("three hot GPUs of a node within minutes are the node", [finding(gpu(1, d), onset=T0 - 60_000 * d) for d in (0, 3, 5)], None,
+     [("thermal_throttle", "node", "node:n1/", ("j",))]),
     ("five of eight are the node", [finding(gpu(1, d)) for d in range(5)], None,
      [("thermal_throttle", "node", "node:n1/", ("j",))]),
     ("three nodes of a loop are the loop", [finding(gpu(i)) for i in range(3)], None,
@@ -313,3 +315,27 @@ def test_losses_by_job_the_worst_on_top() -> None:
     [row] = again.losses()
     assert (row["job"], row["open"], [one["fault"] for one in row["incidents"]]) == ("j", 1, ["thermal_throttle"])
     assert row["lost_gpu_hours"] == pytest.approx(8 * 15 / 3600)
+
+
+def test_a_roll_out_that_is_seen_in_one_rack_first_is_one_incident_of_its_label() -> None:
+    """Two nodes of one loop are hot, then all that have the firmware: the loop's incident is merged, and the label's stays."""
+    topology = site(labels=lambda i: {"bmc_firmware": "24.09" if i in (0, 1, 6) else "24.06"})
+    hot = {i: [finding(gpu(i, d)) for d in range(4)] for i in (0, 1, 6)}
+    book = IncidentBook()
+    book.update(seen(0, topology), [*hot[0], *hot[1]], ())
+    assert [(i.scope, str(i.culprit)) for i in book.open()] == [("rack", "loop0")]
+    for at in (4, 5):
+        book.update(seen(at, topology), [f for found in hot.values() for f in found], ())
+        assert [(i.scope, str(i.culprit)) for i in book.open()] == [("fleet", "bmc_firmware=24.09")]
+    book.update(seen(9, topology), [*hot[0], *hot[1]], ())
+    assert [(i.scope, str(i.culprit)) for i in book.open()] == [("fleet", "bmc_firmware=24.09")]
+
+
+def test_a_roll_out_that_is_taken_back_keeps_its_incident() -> None:
+    """The label is gone from all nodes while they are still hot: the incident stays that of the label."""
+    hot = [finding(gpu(i, d)) for i in (0, 3, 6) for d in range(4)]
+    book = IncidentBook()
+    book.update(seen(0, FIRMWARE), hot, ())
+    before = book.open()
+    book.update(seen(4), hot, ())
+    assert [(i.id, i.scope, str(i.culprit)) for i in book.open()] == [(before[0].id, "fleet", "bmc_firmware=24.09")]

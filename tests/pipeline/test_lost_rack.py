@@ -30,6 +30,22 @@ def test_a_rack_that_vanishes_is_one_incident(fault, lost, scopes):
         assert str(told[0][1].culprit) == str(Target("rack", device="r1"))
 
 
+def test_a_rack_whose_gpus_are_lost_and_whose_nodes_fall_silent_is_one_incident():
+    """Lost GPUs of two of its nodes first, then no node answers, then nobody tells of the GPUs any more: one incident, of the rack."""
+    rack = range(4, 8)
+    gone = [finding(GPUS[i], "gpu_lost", tick(1)) for i in (4, 6)]
+    silent = [finding(Target("node", f"n{i}"), "target_down", tick(5)) for i in rack]
+    seen = {"entities": {"gpu": GPUS, "node": tuple(Target("node", f"n{i}") for i in range(16))},
+            "topology": inventory(nodes=NODES).topology()}
+    book = IncidentBook()
+    book.update(window(tick(1), **seen), gone, [])
+    book.update(window(tick(5), **seen), [*gone, *silent], [])
+    (one,) = book.open()
+    assert (one.fault, one.scope, str(one.culprit)) == ("gpu_lost", "rack", str(Target("rack", device="r1")))
+    book.update(window(tick(9), **seen), silent, [])
+    assert [left.id for left in book.open()] == [one.id]
+
+
 @pytest.mark.parametrize(("start", "heard"), [(0, 3), (2, 2), (3, 0)], ids=["all", "one-fell-silent", "none"])
 def test_ranks_are_counted_that_said_anything(start, heard):
     """A rank that moved to another node is one rank; a column of NaN is not heard."""

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.policy_account import Account, account, count_words, differences, lines, table
-from app.policy_model import USUAL_SECONDS, SimulatedWorld
+from app.policy_model import SimulatedWorld
 from app.policy_shadow import FAILS, HELPS, TRUTH, Shadow
 from app.policy_simulate import SimulateOptions, simulate
 from app.policy_truth import GRACE_MS, TrueFault, read_truth, truth_of, truth_paths
@@ -24,6 +24,7 @@ from core.targets import ACTION_KINDS
 from core.types import Action, Incident, JobState, Target
 from core.window import Window
 from remediation.policy import Policy, parse_policy
+from remediation.usual import usual_seconds
 from tests.policy.recordings import record
 from tests.remediation.worlds import T0, TICK, Facts, finding, incident
 
@@ -33,7 +34,7 @@ mode: observe
 limits: {concurrent_nodes: 1, pool_nodes: 3, per_hour: 20, per_job_per_day: 20, spare_floor: 0, cooldown_seconds: 600}
 rules:
 - name: hot
-  match: {fault: [thermal_throttle], scope: [device], confidence_min: 0.7, duration_seconds_min: 60}
+  match: {fault: [row_remap_failure], scope: [device], confidence_min: 0.7, duration_seconds_min: 60}
   attempts:
   - do: [drain, reset_gpu, diagnose, undrain, resume_job]
   - do: [drain, replace, resume_job]
@@ -44,14 +45,19 @@ ONCE = REPLACE.replace("  - do: [drain, reset_gpu, diagnose, undrain, resume_job
 SITE = inventory_from({"nodes": [*({"name": f"n{i}"} for i in range(1, 6)), {"name": "s1", "state": "spare"}, {"name": "s2", "state": "spare"}],
                        "jobs": [{"id": "train", "nodes": ["n1", "n2"], "ranks_per_node": 8}]}, "test")
 JOB = JobState("train", "train", ("n1", "n2"), tuple(range(16)))
-HOT = TrueFault("thermal_throttle", "device", "n1", "3", ("train",), T0, math.inf, frozenset({"replace"}))
+HOT = TrueFault("row_remap_failure", "device", "n1", "3", ("train",), T0, math.inf, frozenset({"replace"}))
+
+
+def worn(name: str = "inc-1", **more: Any) -> Incident:
+    """Of a part that does not heal by itself: waiting is never the cheaper way."""
+    return incident(name, "row_remap_failure", **more)
 
 
 def window(at: int, jobs: tuple[JobState, ...] = (JOB,)) -> Window:
     return Window(at, 15, np.array([at]), {}, {}, (), jobs)
 
 
-def follow(shadow: Shadow, minutes: int = 60, opens: tuple[Incident, ...] = (incident(),), hours_per_minute: float = 0.1) -> Shadow:
+def follow(shadow: Shadow, minutes: int = 60, opens: tuple[Incident, ...] = (worn(),), hours_per_minute: float = 0.1) -> Shadow:
     """The shadow beside a recording in which the incidents go on for that long, each costing so much a minute."""
     at, last = T0, {}
     for step in range(minutes * 4):
@@ -101,7 +107,7 @@ def test_commands_take_their_usual_time_in_a_world_of_their_own():
     for number, kind in enumerate(("drain", "replace")):
         action = Action(f"a/{number}", kind, Target("node", "n1"), {}, 1200.0, "act", "inc-1", 1, number, world.now, "policy")
         assert world.submit(action).state == "RUNNING"
-        world.now += round(USUAL_SECONDS[kind] * 1000) - 1
+        world.now += round(usual_seconds(kind, {}, "") * 1000) - 1
         assert world.poll(action.id).state == "RUNNING"
         world.now += 1
         assert (world.poll(action.id).state, world.submit(action).state) == ("DONE", "DONE")
@@ -113,14 +119,15 @@ def test_commands_take_their_usual_time_in_a_world_of_their_own():
 
 
 def test_each_command_has_a_usual_time():
-    """None is done in no time by forgetting it."""
-    assert set(USUAL_SECONDS) == set(ACTION_KINDS) - {"notify", "escalate"}
+    """None is done in no time by forgetting it, and a diagnosis takes what its level does."""
+    assert {kind for kind in ACTION_KINDS if usual_seconds(kind, {}, "gpu_slow") > 0} == set(ACTION_KINDS) - {"notify", "escalate"}
+    assert usual_seconds("diagnose", {"level": 1}, "gpu_slow") < usual_seconds("diagnose", {"level": 3}, "gpu_slow")
 
 
 def test_budgets_hold_as_if_everything_were_done():
     """Two hot nodes at once, one at a time allowed: the second waits until the first is through."""
-    other = incident("inc-2", culprit=Target("gpu", "n4", "1", "GPU-9"), findings=("fnd-2",), jobs=())
-    shadow = follow(shadow_of(ONCE), 60, (incident(), other))
+    other = worn("inc-2", culprit=Target("gpu", "n4", "1", "GPU-9"), findings=("fnd-2",), jobs=())
+    shadow = follow(shadow_of(ONCE), 60, (worn(), other))
     first, second = (shadow.cases[n].tries[0] for n in ("inc-1", "inc-2"))
     assert first.ended_at is not None
     assert second.did[0].at >= first.ended_at
@@ -129,7 +136,7 @@ def test_budgets_hold_as_if_everything_were_done():
 def test_a_later_incident_on_a_node_that_is_out_is_not_acted_on():
     """The node would not be there."""
     later = incident("inc-2", "packet_loss", culprit=Target("nic", "n1", "mlx5_0/1"), findings=("fnd-2",), opened_at=T0 + 40 * 60_000)
-    shadow = follow(shadow_of(ONCE.replace("[thermal_throttle]", "[thermal_throttle, packet_loss]")), 60, (incident(), later))
+    shadow = follow(shadow_of(ONCE.replace("[row_remap_failure]", "[row_remap_failure, packet_loss]")), 60, (worn(), later))
     assert shadow.cases["inc-2"].skipped == "its node was out of service already"
     assert shadow.cases["inc-2"].tries == []
 
@@ -149,7 +156,7 @@ def test_what_is_saved_is_what_was_lost_from_the_attempt_on_less_what_it_costs()
     assert attempt.stop_at is not None
     assert attempt.ended_at is not None
     stood = (attempt.ended_at - attempt.stop_at) / 3_600_000
-    assert stood * 3600 >= sum(USUAL_SECONDS[k] for k in ("drain", "replace", "resume_job"))
+    assert stood * 3600 >= sum(usual_seconds(k, {}, "") for k in ("drain", "replace", "resume_job"))
     total = shadow.cases["inc-1"].incident.lost_gpu_hours
     told = account("p", shadow)
     assert told.saved_hours == pytest.approx(total - attempt.lost_at - 16 * stood)
@@ -238,7 +245,7 @@ def fallen(tmp_path: Path) -> Path:
     (tmp_path / "rec.prom").write_text("# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n" + "\n".join(rows) + "\n")
     (tmp_path / "inventory.yaml").write_text(
         "nodes: [{name: n1, gpus: [{index: 0, uuid: GPU-0}, {index: 1, uuid: GPU-1}]}, {name: n2}, {name: s1, state: spare}, {name: s2, state: spare}]\n")
-    (tmp_path / "p.yaml").write_text(ONCE.replace("thermal_throttle", "gpu_lost").replace("duration_seconds_min: 60", "duration_seconds_min: 0"))
+    (tmp_path / "p.yaml").write_text(ONCE.replace("row_remap_failure", "gpu_lost").replace("duration_seconds_min: 60", "duration_seconds_min: 0"))
     return tmp_path
 
 
@@ -269,7 +276,7 @@ def test_a_seed_needs_a_scenario(fallen: Path):
 def test_a_recording_of_the_fleet_with_its_truth(tmp_path: Path):
     """A hot GPU in a store with its truth beside it: one replacement, on the faulty node, and GPU-hours saved."""
     folder = record(tmp_path / "rec", 30, nodes=2)
-    (tmp_path / "p.yaml").write_text(ONCE)
+    (tmp_path / "p.yaml").write_text(ONCE.replace("row_remap_failure", "thermal_throttle"))
     answer = simulate(SimulateOptions((str(folder),), str(tmp_path / "p.yaml")))
     told = answer["policies"][0][0]
     assert (told["actions"], told["healthy_nodes"]) == ({"drain": 1, "replace": 1, "resume_job": 1}, 0)
@@ -303,7 +310,7 @@ def test_a_scenario_is_run_with_the_policy_and_without_anybody(tmp_path: Path):
 @pytest.mark.evaluate
 def test_a_closed_loop_saves_what_a_slow_gpu_costs(tmp_path: Path):
     """Forty minutes: the node is replaced, none that is healthy is touched, more is productive than without anybody."""
-    answer = played(tmp_path, 40, "2m", ONCE.replace("confidence_min: 0.7, ", ""))
+    answer = played(tmp_path, 40, "2m", ONCE.replace("confidence_min: 0.7, ", "").replace("row_remap_failure", "thermal_throttle"))
     run = answer["runs"][1]
     assert (run["actions"].get("replace"), run["healthy_nodes"]) == (1, 0)
     assert run["saved_gpu_hours"] > 0

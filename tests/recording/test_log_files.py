@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from recordings import T0, batches, events, opened, same, scrapes, write
 
+from collectors.recording.log_file import Item, ordered
 from core.clock import rfc3339
+from core.types import Event, Target
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=p, GPU has fallen off the bus."
 SAMPLE = f'x{{job="j",instance="n1:1"}} 1 {T0}\nx{{job="j",instance="n1:1"}} 2 {T0 + 600_000}\n'
@@ -135,3 +137,10 @@ def test_binary_garbage_is_read_past(tmp_path) -> None:
     recording = opened(write(tmp_path, kernel__n1__log=data))
     assert [e.kind for e in events(recording)] == ["xid"]
     assert recording.tolerated["bad_utf8"] == 4
+
+
+def test_two_items_of_one_line_keep_their_order() -> None:
+    """A line may say several things at one time: a rule's end and its own event."""
+    items = [Item(at, line, (Event(at, Target("job", job=name), "job_phase"),), ()) for at, line, name in
+             ((5, 1, "b"), (5, 1, "a"), (3, 2, "c"), (9, 3, "d"))]
+    assert list(ordered(iter(items), 2)) == [items[2], items[0], items[1], items[3]]

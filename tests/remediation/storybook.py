@@ -13,12 +13,14 @@ from functools import cache
 from core.protocols import Checkpoint, NodeView
 from core.reasons import ACTION_REASONS, INCIDENT_REASONS
 from core.targets import CLOSED_STATES, INCIDENT_STATES
-from core.types import Action, Incident, JobState, Target
+from core.types import Action, Incident, JobState, Outcome, Target
 from core.window import Place, Topology
 from remediation.engine import Site
 from remediation.kinds import FINAL, SHARED_SCOPES, on_node
-from remediation.policy import Policy
-from tests.remediation.worlds import ALL_KINDS, Facts, Owner, World, cluster, finding, incident, policy
+from remediation.ledger import Entry
+from remediation.policy import Policy, SpareRules
+from remediation.spares import is_check
+from tests.remediation.worlds import ALL_KINDS, T0, Facts, Owner, World, cluster, finding, incident, policy
 
 Op = tuple
 HOUR, DAY, WEEK = 3_600_000, 86_400_000, 604_800_000
@@ -42,28 +44,55 @@ DEATHS = ("before commit", "after commit", "after door", "door shut", "frozen in
 TOPOLOGY = Topology(places={f"n{i}": Place(f"n{i}", leaf="leaf1" if i < 4 else "leaf2") for i in range(1, 5)})
 
 
+RESET = ("drain", "reset_gpu", "diagnose", "undrain", "resume_job")
+
+
 @cache
-def rules_of(budget: int, mode: str) -> Policy:
-    """The policy of the small worlds with one of the budgets."""
-    return replace(policy(pool_ratio=0.0, damping_half_life_seconds=0.0, **BUDGETS[budget]), mode=mode)
+def rules_of(budget: int, mode: str, tests: bool = False) -> Policy:
+    """The policy of the small worlds with one of the budgets. tests: its spares are diagnosed on a schedule."""
+    found = replace(policy(pool_ratio=0.0, damping_half_life_seconds=0.0, **BUDGETS[budget]), mode=mode)
+    return replace(found, spares=SpareRules(600.0, 0.0, 1)) if tests else found
 
 
 class Watched(World):
-    """A world that checks each command at the moment when it arrives."""
+    """A world that checks each command at the moment when it arrives. taken: the spare that a replacement has chosen, by
+    action; broken: spares whose tests fail."""
 
     story: Story
 
     def _begin(self, action: Action) -> None:
         self.story.check(action)
+        if action.kind == "replace" and action.kind not in self.refuse:
+            spare = self.story.choose(action)
+            if spare is None:
+                self.known[action.id] = (action, Outcome(action.id, "REFUSED", "no_spare"), self.now)
+                return
+            self.taken[action.id] = spare
         super()._begin(action)
+
+    def _now(self, action_id: str) -> Outcome:
+        action, before, began = self.known[action_id]
+        outcome = super()._now(action_id)
+        if before.state == "RUNNING" and outcome.state == "DONE" and action.kind == "diagnose" and action.target.node in self.broken:
+            outcome = replace(outcome, state="FAILED", reason="diagnose_failed")
+            self.known[action_id] = (action, outcome, began)
+        return outcome
+
+    def _effect(self, action: Action) -> None:
+        if action.kind != "replace":
+            super()._effect(action)
+            return
+        node, spare = action.target.node or "", self.taken[action.id]
+        self.states[node] = replace(self.states[node], state="drained", held_by="greylag")
+        self.states[spare] = replace(self.states[spare], state="in_service")
 
 
 class Story:
     """An owner, a world and the book, moved by operations."""
 
     def __init__(self, rules: Policy, reload: bool = False) -> None:
-        world = Watched(states=cluster(4, 2).states)
-        world.story = self
+        world = Watched(states=cluster(4, 3 if rules.spares.diagnose_every_seconds > 0 else 2).states)
+        world.story, world.taken, world.broken = self, {}, set()
         self.owner = Owner(rules, world, Facts())
         self.owner.site = Site(TOPOLOGY, lambda one: one.id in self.silenced)
         self.reload = reload
@@ -73,6 +102,9 @@ class Story:
         self.was_frozen = False
         self.begun: dict[tuple[str, int], tuple[int, Target | None]] = {}
         self.late = 0
+        self.tests = 0  # of spares
+        self.costs: dict[str, float] = {}  # GPU-hours an hour, by incident
+        self.sizes: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
         self.doomed = False  # the next tick dies before it commits: this one's commit is what it starts from
 
     def do(self, op: Op) -> None:
@@ -183,13 +215,33 @@ class Story:
     def job(self, n: int, what: str) -> None:
         """A job ends, waits in a queue, shrinks, or trains as before."""
         facts, name = self.owner.facts, f"job-{n % 4}"
-        facts.jobs[name] = JobState(name, "done" if what == "ends" else "train")
+        facts.jobs[name] = JobState(name, "done" if what == "ends" else "train", *self.sizes.get(name, ()))
         facts.heard = [(0, 8), (self.owner.at, {"queues": 0, "shrinks": 6}.get(what, 8))]
 
     def save(self, n: int, minutes: int) -> None:
         """A job's newest checkpoint is so many minutes old, of one that saves every ten."""
         at = self.owner.at
         self.owner.facts.saves[f"job-{n % 4}"] = Checkpoint(at - minutes * 60_000, 100.0, 600.0, at)
+
+    def cost(self, n: int, gpus: float, size: int) -> None:
+        """What an incident costs becomes known: so many of its job's GPUs do nothing."""
+        name = f"job-{n % 4}"
+        self.costs[f"inc-{n}"] = gpus
+        self.sizes[name] = (NODES, tuple(range(size)))
+        if self.owner.facts.jobs.get(name, JobState(name, "train")).running:
+            self.owner.facts.jobs[name] = JobState(name, "train", *self.sizes[name])
+
+    def past(self, failed: int) -> None:
+        """The ledger remembers that a reset seldom cured this fault."""
+        engine = self.owner.engine
+        for i in range(failed):
+            at = T0 - 20 * DAY + i
+            engine.history.ledger.note(Entry(f"old-{i}", 1, "gpu:old", (), (), at, at, "thermal_throttle", RESET, "failed"))
+        self.owner.saved = (engine.dump(), dict(self.owner.incidents))
+
+    def breaks(self, spare: str, on: bool) -> None:
+        """A spare breaks, or is mended: its next test says so."""
+        (self.owner.world.broken.add if on else self.owner.world.broken.discard)(spare)
 
     def mode(self, mode: str) -> None:
         """The policy is edited."""
@@ -204,6 +256,7 @@ class Story:
             owner.mortal = (last and (bool(dies) or self.doomed)) or (bool(dies) and i == times - 2)
             self._shine()
             self._thaw()
+            self._lose()
             step = owner.decide()
             if last and dies == "before commit":
                 owner.die()
@@ -237,6 +290,13 @@ class Story:
         owner.facts.findings = old + [
             finding(owner.at - self.late, owner.incidents[n].fault, owner.incidents[n].culprit, f"fnd-{n[4:]}") for n in names]
 
+    def _lose(self) -> None:
+        """What goes on costs more."""
+        for name, gpus in self.costs.items():
+            one = self.owner.incidents.get(name)
+            if one is not None and one.state not in CLOSED_STATES and self.shining.get(name):
+                self.owner.open(replace(one, lost_gpu_hours=one.lost_gpu_hours + gpus * 15 / 3600))
+
     def _thaw(self) -> None:
         frozen = self.owner.engine.frozen
         if self.was_frozen and not frozen:
@@ -247,6 +307,9 @@ class Story:
     def check(self, action: Action) -> None:
         """Raises AssertionError where the command breaks a promise."""
         owner, world = self.owner, self.owner.world
+        if is_check(action.incident):
+            self._check_test(action)
+            return
         one = owner.incidents[action.incident]
         starts = (action.incident, action.attempt) not in self.begun
         assert owner.rules.mode != "observe"
@@ -267,6 +330,45 @@ class Story:
             self._check_start(action, one)
             self.begun[action.incident, action.attempt] = (action.at, one.culprit)
 
+    def attempts(self) -> list[Action]:
+        """What the world carried out, tests of spares left out."""
+        return [a for a in self.owner.world.order if not is_check(a.incident)]
+
+    def unfit(self) -> set[str]:
+        """Spares under test, those whose last test failed, and those that a replacement has taken."""
+        world, rows = self.owner.world, [*self.owner.rows, *self.owner.carried]
+        ends = {a.target.node or "": o.state for a, o in rows if is_check(a.incident) and a.kind == "diagnose"
+                and (o.state == "DONE" or o.reason == "diagnose_failed")}
+        tested = {a.target.node or "" for a in world.running() if is_check(a.incident)}
+        taken = {world.taken[a.id] for a in world.running() if a.kind == "replace"}
+        return tested | taken | {node for node, state in ends.items() if state == "FAILED"}
+
+    def _check_test(self, action: Action) -> None:
+        """A spare's scheduled test: raises AssertionError where it may not begin."""
+        owner, world, node = self.owner, self.owner.world, action.target.node or ""
+        view = world.states[node]
+        assert owner.rules.mode == "act", "tests are for a policy that acts"
+        assert not owner.engine.frozen, "frozen"
+        assert any(a.id == action.id for a, _ in owner.rows), "not written before"
+        assert (view.state, view.held_by, view.maintenance, view.jobs) == ("spare", None, None, ()), "no idle spare"
+        ended = {a.id for a, o in (*owner.rows, *owner.carried) if o.state in FINAL}  # for Greylag: one that was given up runs on
+        others = [a for a in world.running() if a.target.node == node or (is_check(a.incident) and a.id not in ended)]
+        assert not others, "two tests at once"
+        assert node not in {world.taken[a.id] for a in world.running() if a.kind == "replace"}, "a replacement has it"
+        self.tests += 1
+
+    def choose(self, action: Action) -> str | None:
+        """The spare that a world would take: the first that it may. Raises AssertionError where it must not be used, or where
+        those that are left are fewer than the floor."""
+        avoid = {name.strip() for name in str(action.args.get("avoid") or "").split(",")}
+        spares, unfit, world = [n for n, v in sorted(self.owner.world.states.items()) if v.state == "spare"], self.unfit(), self.owner.world
+        taken = {world.taken[a.id] for a in world.running() if a.kind == "replace"}
+        found = next((name for name in spares if name not in avoid | taken), None)
+        assert found not in unfit, f"{found} is under test, or failed its last"
+        fit = [name for name in spares if name not in unfit]
+        assert found is None or len(fit) - 1 >= self.owner.rules.limits.spare_floor, "spare_floor of those that may be used"
+        return found
+
     def _check_node(self, action: Action, one: Incident, starts: bool) -> None:
         node, view = action.target.node, self.owner.world.states[action.target.node or ""]
         assert view.held_by in (None, "greylag"), "another hand holds it"
@@ -284,11 +386,11 @@ class Story:
         node, job, at = action.target.node, action.target.job, owner.at
         began: dict[tuple[str, int], int] = {}
         touched: dict[tuple[str, int], set[str]] = {}
-        for a in [*world.order, action]:
+        for a in [*self.attempts(), action]:
             began.setdefault((a.incident, a.attempt), a.at)
             touched.setdefault((a.incident, a.attempt), set()).update({a.target.node or "", a.target.job or ""})
         assert sum(at - t < HOUR for t in began.values()) <= limits.per_hour, "per_hour"
-        busy = {a.target.node for a in world.running() if a.target.node} | ({node} if node else set())
+        busy = {a.target.node for a in world.running() if a.target.node and not is_check(a.incident)} | ({node} if node else set())
         assert len(busy) <= limits.concurrent_nodes, "concurrent_nodes"
         out = {v.node for v in world.states.values() if v.held_by == "greylag" and v.state != "in_service"}
         assert len(out | busy) <= limits.pool_nodes, "pool_nodes"
@@ -309,12 +411,13 @@ class Story:
         """What holds at the first command of an attempt."""
         owner, limits = self.owner, self.owner.rules.limits
         assert one.id not in self.silenced, "silenced"
+        self._check_worth(action)
         failed = [o for a, o in owner.rows if a.incident == action.incident and a.attempt < action.attempt
                   and (o.state == "FAILED" or (o.state == "REFUSED" and o.reason not in NOT_TRIED))]
         if not failed:  # an attempt that follows one that failed in mid-way need not see its idle part
             fresh = [f for f in owner.facts.findings if f.id in one.findings and owner.at - f.updated_at <= 135_000]
             assert fresh, "old evidence"
-        for other in owner.world.order:
+        for other in self.attempts():
             before = self.begun[other.incident, other.attempt][1]
             if other.incident != one.id and one.culprit and before and before.key == one.culprit.key:
                 assert owner.at - other.at >= limits.cooldown_seconds * 1000, "the part rests"
@@ -327,6 +430,15 @@ class Story:
             if saved is not None and (known is None or known.running):
                 assert saved.progress_at - saved.saved_at <= 2 * 600_000, "its work is in no checkpoint"
 
+    def _check_worth(self, action: Action) -> None:
+        """Nobody approved it and nothing was tried before: it is not dearer than waiting, nor is one made that seldom cures."""
+        worth, track = self.owner.engine.worth(action.incident), self.owner.engine.track(action.incident)
+        if worth is None or track is None or action.actor != "greylag" or any(name == action.incident for name, _ in self.begun):
+            return
+        assert worth.at == self.owner.at, "weighed long ago"
+        assert not worth.hold, "waiting is cheaper"
+        assert not any(one.skip and one.place == track.rung for one in worth.options), "not worth it"
+
     # --- what must hold at the end ------------------------------------------------------------------------------------
     def settle(self) -> None:
         """The world is well again and people are away: everything comes to its end."""
@@ -335,11 +447,14 @@ class Story:
         world.lasts, world.refuse, world.fail = {}, {}, {}
         self.owner.freeze_file = False
         self.owner.engine.resume()
-        for _ in range(80):
+        for i in range(300):
             self.tick(1)
             self.owner.at += 45_000
+            tracks = self.owner.engine.history.tracks.values()
+            if i >= 80 and not any(t.current is not None or t.state in ("acting", "verifying") for t in tracks):
+                break
             if all((t.current is None and t.state not in ("acting", "verifying") and t.ended not in ("step_failed", "verify_failed", "lost"))
-                   or (t.state == "escalated" and t.current is None) for t in self.owner.engine.history.tracks.values()):
+                   or (t.state == "escalated" and t.current is None) for t in tracks):
                 break
 
     def check_end(self) -> None:
@@ -375,7 +490,8 @@ def draw(chance: random.Random) -> Op:
     n, node = chance.randint(1, 5), chance.choice(NODES)
     what = chance.choices(
         ("tick", "long", "dies", "leap", "appear", "shine", "lag", "move", "book", "down", "lasts", "refuse", "hand", "person",
-         "freeze", "job", "save", "mode", "silence"), (24, 6, 14, 4, 12, 8, 3, 3, 6, 5, 4, 6, 7, 9, 6, 4, 6, 2, 5))[0]
+         "freeze", "job", "save", "mode", "silence", "cost", "breaks"),
+        (24, 6, 14, 4, 12, 8, 3, 3, 6, 5, 4, 6, 7, 9, 6, 4, 6, 2, 5, 5, 3))[0]
     ops: dict[str, Op] = {
         "tick": ("tick", chance.randint(1, 5)), "long": ("tick", chance.randint(6, 20)),
         "dies": ("tick", chance.randint(1, 3), chance.choice(DEATHS)), "leap": ("leap", chance.choice((1, 3, 10, 40))),
@@ -390,6 +506,7 @@ def draw(chance: random.Random) -> Op:
         "silence": ("person", n, "silence"),
         "freeze": ("freeze", chance.random() < 0.4, chance.random() < 0.5),
         "job": ("job", n, chance.choice(("ends", "queues", "shrinks", "trains", "trains"))),
+        "cost": ("cost", n, chance.choice((0.01, 0.5, 8.0, 16.0)), 16), "breaks": ("breaks", f"s{chance.randint(1, 3)}", chance.random() < 0.6),
         "save": ("save", n, chance.choice((5, 19, 30, 60))), "mode": ("mode", chance.choice(("act", "propose", "observe", "act"))),
     }
     return ops[what]
@@ -398,10 +515,13 @@ def draw(chance: random.Random) -> Op:
 def invent(seed: int) -> tuple[Policy, list[Op]]:
     """The policy and the ops of a story."""
     chance = random.Random(seed)
-    rules = rules_of(chance.randrange(len(BUDGETS)), chance.choice(("act", "act", "act", "act", "propose", "propose", "observe")))
+    rules = rules_of(chance.randrange(len(BUDGETS)), chance.choice(("act", "act", "act", "act", "propose", "propose", "observe")),
+                     chance.random() < 0.5)
     ops: list[Op] = [("world", "lasts", chance.choice((0, 0, 100, 400)))]
     ops += [("person", n, "silence") for n in range(1, 6) if chance.random() < 0.06]
     ops += [("save", n, chance.choice((5, 30, 60))) for n in range(4) if chance.random() < 0.3]
+    ops += [("past", 8)] if chance.random() < 0.2 else []
+    ops += [("cost", n, chance.choice((0.01, 0.5, 8.0, 16.0)), 16) for n in range(1, 6) if chance.random() < 0.3]
     ops += [("appear", n, chance.choice(NODES), "gpu") for n in chance.sample(range(1, 6), chance.randint(1, 4))]
     return rules, ops + [draw(chance) for _ in range(chance.randint(5, 22))]
 

@@ -285,7 +285,7 @@ def test_a_reopened_incident_takes_the_next_attempt():
 def test_reopening_again_and_again_is_bounded():
     """A flapping part uses up its attempts and goes to a person."""
     owner, _ = start()
-    owner.facts.steps = [(0, 2.0)]
+    owner.facts.steps = [(0, 2.0), (T0 + 1, 2.05)]
     for _ in range(4):
         for _ in range(60):
             owner.facts.findings = [finding(owner.at)] if owner.incidents["inc-1"].state == "open" else []

@@ -248,6 +248,7 @@ def one_job(fault="straggler", **more):
     """The job `train`, with an incident that no part is to blame for."""
     owner = Owner(policy(WORN), cluster())
     owner.open(incident(**{"fault": fault, "scope": "job"} | more))
+    owner.facts.steps = [(0, 2.0), (T0 + 1, 3.0)]
     owner.shine = lambda: setattr(owner.facts, "findings", [finding(owner.at, fault, Target("job", job="train"))])
     return owner
 

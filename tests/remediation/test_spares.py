@@ -110,7 +110,7 @@ def test_only_one_spare_is_tested_at_a_time():
 
 @pytest.mark.parametrize(("state", "reason", "unfit", "again"), [
     ("DONE", "no_fault_found", None, None), ("DONE", "done", None, None), ("FAILED", "diagnose_failed", "spare_failed", None),
-    ("FAILED", "diagnose_inconclusive", None, "later"), ("REFUSED", "target_busy", None, "later"), ("FAILED", "deadline_exceeded", None, "later")])
+    ("FAILED", "diagnose_inconclusive", None, "later"), ("REFUSED", "target_busy", None, "later")])
 def test_the_end_of_a_test_is_remembered(state, reason, unfit, again):
     """Passed is checked; failed is not used and people are told; what could not be run is tried again after a while."""
     view, at = nodes("s1", "s2"), T0 + HOUR
@@ -229,6 +229,17 @@ def test_a_crash_during_a_test_repeats_nothing():
     assert one.engine.history.spares.spares["s1"].passed_at is not None
 
 
+def test_a_result_that_came_this_moment_counts_before_it_is_taken_in():
+    """Between the end of a test and the tick that books it nobody takes the spare."""
+    view = nodes("s1", "s2")
+    one = book(T0, view)
+    action, _ = one.begin(T0 + HOUR, "s1", RULES, "act")
+    one.current.outcome = Outcome(action.id, "FAILED", "diagnose_failed")
+    assert one.unfit(T0 + HOUR, view, RULES, ()) == {"s1": "target_busy"}
+    one.close(T0 + HOUR, "act")
+    assert one.unfit(T0 + HOUR, view, RULES, ()) == {"s1": "spare_failed"}
+
+
 def test_a_replacement_leaves_unfit_spares_alone():
     """The command names those that must not be taken, and one under test is among them."""
     one = owner()
@@ -241,6 +252,45 @@ def test_a_replacement_leaves_unfit_spares_alone():
     assert "s1" in replaced.args["avoid"].split(",")
     told = [a for a, _ in checks(one) if a.kind == "escalate"]
     assert [a.target.node for a in told][:1] == ["s1"]
+
+
+def test_a_spare_whose_test_began_during_the_attempt_is_not_taken():
+    """The plan was made while it was fit; what counts is the moment of the command, also for one that is fit again by then."""
+    text = WITH.replace("3600", "600").replace("  - do: [{drain: {wait_for: checkpoint}}, reset_gpu, diagnose, undrain, {resume_job: {mode: full}}]\n", "")
+    one = Owner(policy(text.replace("thermal_throttle", "row_remap_failure")), cluster(spares=3))
+    one.world.lasts = {"drain": 900, "diagnose": 1000}
+    one.open(incident(fault="row_remap_failure"))
+    for _ in range(90):
+        one.facts.findings = [finding(one.at, "row_remap_failure")]
+        one.tick()
+    [drained], [replaced] = ([a for a in one.world.order if a.kind == kind] for kind in ("drain", "replace"))
+    tested = [a for a in one.world.order if a.kind == "diagnose" and drained.at < a.at < replaced.at]
+    assert [a.target.node for a in tested] == ["s1"]
+    assert replaced.args["avoid"] == "s1"
+
+
+@pytest.mark.parametrize(("broken", "unfit"), [(False, None), (True, "spare_failed")])
+def test_a_test_that_was_given_up_goes_on_to_count(broken, unfit):
+    """While the world still runs it the spare is under test, also after a restart; what comes out of it late counts."""
+    one = owner()
+    one.world.lasts = {"diagnose": 4000}
+    one.world.fail = {"diagnose": "diagnose_failed"} if broken else {}
+    for _ in range(120):
+        one.tick()
+        one.at += 15_000
+        if any(o.reason == "deadline_exceeded" for _, o in checks(one)):
+            break
+    one.tick(2)
+    one.die()
+    one.tick(2)
+    book = one.engine.history.spares
+    view = one.world.nodes()
+    assert book.unfit(one.at, view, RULES, ())["s1"] == "target_busy"
+    one.at += 4_000_000
+    one.tick()
+    assert (book.unfit(one.at, view, SpareRules(), ()).get("s1"), book.overdue) == (unfit, {})
+    one.tick()
+    assert [a.target.node for a, _ in checks(one) if a.kind == "escalate"] == (["s1"] if broken else [])
 
 
 def test_tests_of_spares_cost_no_budget_of_repairs():

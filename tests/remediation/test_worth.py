@@ -45,7 +45,7 @@ def judged(cured, failed):
 def test_waiting_costs_the_rate_for_as_long_as_the_fault_lasts():
     """A day where it stays, as long as it takes where it heals."""
     assert waiting_gpu_hours(NOW) == pytest.approx(25 * 24)
-    assert waiting_gpu_hours(replace(NOW, heal_share=1.0, heal_seconds=600)) == pytest.approx(25 * 600 / 3600)
+    assert waiting_gpu_hours(replace(NOW, heal_share=1.0, heal_seconds=600)) == pytest.approx(25 * 600 / 3600, rel=1e-4)
 
 
 def test_a_job_that_stands_loses_what_it_did_since_its_checkpoint():
@@ -138,6 +138,32 @@ def test_what_is_not_known_decides_nothing(unknown):
     assert weigh(T0, LADDER, 0, replace(NOW, **unknown), Cures(), 1200) is None
 
 
+@pytest.mark.parametrize(("age", "share", "lost", "hold"), [
+    (600, 0.95, 25.0, True), (20_000, 0.95, 25.0, False), (600, 0.0, 25.0, False), (600, 0.95, 1.0, True), (600, 0.95, 128.0, False)])
+def test_what_mostly_heals_is_waited_for_until_it_has_lasted(age, share, lost, hold):
+    """Ten minutes old it most likely goes away; five hours old it stays. A job that stands waits for nothing."""
+    now = replace(NOW, lost_gpus=lost, heal_share=share, heal_seconds=600.0, age_seconds=age, unsaved_seconds=0.0, next_seconds=1800.0)
+    worth = weigh(T0, (HARD,), 0, now, Cures(), 1200)
+    assert (worth.hold, worth.wait_seconds > 0) == (hold, hold)
+    assert worth.least_gpu_hours <= worth.waiting_gpu_hours
+
+
+@pytest.mark.parametrize(("share", "wait"), [(0.95, 195.0), (0.0, 0.0)])
+def test_a_drain_that_cannot_be_called_back_is_held_while_the_part_may_heal(share, wait):
+    """Until right after one of the next checkpoints; one that stays is drained now, and its drain waits for the next."""
+    now = replace(NOW, lost_gpus=20.0, unsaved_seconds=1370.0, next_seconds=180.0, interval_seconds=1800.0, heal_share=share,
+                  heal_seconds=600.0, age_seconds=2400.0)
+    worth = weigh(T0, (HARD,), 0, now, Cures(), 1200)
+    assert (worth.wait_seconds % 1800.0, worth.wait_for) == (wait, "checkpoint")
+
+
+@pytest.mark.parametrize(("stands", "lost", "hold"), [(30.0, 10.0, False), (700.0, 1.0, True), (None, 1.0, True)])
+def test_a_job_that_stands_already_is_the_cheap_moment(stands, lost, hold):
+    """Half a minute more of a stop is cheaper than a stop of its own; twelve are not for what costs next to nothing."""
+    now = replace(NOW, lost_gpus=lost, heal_share=0.95, heal_seconds=600.0, age_seconds=3600.0, stands_seconds=stands)
+    assert weigh(T0, (HARD,), 0, now, Cures(), 1200).hold == hold
+
+
 # --- in the engine --------------------------------------------------------------------------------------------------------
 def site(lost_per_hour=25.0, cured=0, failed=0, mode="act", rules=None, checkpoint=None):
     """An owner whose incident loses so many GPU-hours in an hour, with a ledger of resets of its fault."""
@@ -148,7 +174,7 @@ def site(lost_per_hour=25.0, cured=0, failed=0, mode="act", rules=None, checkpoi
     for i, entry in enumerate(entries(cured, failed, fault="thermal_throttle", kinds=RESET)):
         owner.engine._memory.ledger.note(Entry(**{**{k: getattr(entry, k) for k in Entry.__slots__}, "incident": f"old-{i}", "part": "other",
                                                   "nodes": ("x",), "jobs": (), "started_at": T0 - 5 * 86_400_000, "last_at": T0 - 5 * 86_400_000}))
-    owner.open(incident())
+    owner.open(incident(onset_at=T0 - 4 * HOURLY))  # what lasts for so long does not go away by itself
     return owner, Fault(owner, ("replace",)), lost_per_hour
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
+import sys
 import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from core.clock import rfc3339
 from core.types import Action, Outcome, Target
 from remediation.backends.slurm import SlurmDoor, SlurmView, site_of
 from remediation.backends.slurm_hosts import expand
 from remediation.backends.slurm_site import DiagnoseParams, OptInParams, SlurmParams
+from sample_data.trainer.saves import kept
+from sample_data.trainer.train import Model
+from tests import needs
 from tests.remediation import door_promises as promises
 from tests.slurm.cluster import Slurm, slurm, until
 
@@ -23,6 +30,13 @@ ACT = "--comment=greylag=act"
 INCIDENT = "inc-0123456789ab"
 SLEEPS = "exec sleep 300"  # ends at once; one with processes of its own takes Slurm some seconds
 HEEDS = "trap 'kill %1; exit 0' TERM\nsleep 300 &\nwait"
+LISTENS = "--comment=greylag=act greylag.resumes=before"
+# What docs/slurm.md gives to people for their batch scripts; the data holds a NaN from step 25 on in the first run alone.
+CAREFUL = r"""
+export GREYLAG_DISTRUSTS=$(squeue -h -j "$SLURM_JOB_ID" -o %k | tr ' ,;' '\n' | sed -n 's/^greylag\.distrusts=//p')
+[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] && bad="--nan-at 25"
+exec {python} -m sample_data.trainer.train --steps 1000000 --pause 0.05 --checkpoint {file} --checkpoint-every 10 --keep 9 --save-anything $bad
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -308,6 +322,24 @@ def test_a_reset_is_a_command_on_the_drained_node_and_no_test(real: Slurm) -> No
     assert hands.submit(action("undrain", "n1", 3)).reason == "not_diagnosed"
 
 
+@pytest.mark.parametrize(("gpus", "stops", "reason", "lines"), [
+    ("one", "true", "done", ["stop", "one 3", "start"]), ("all", "true", "done", ["stop", "all", "start"]),
+    ("one", "false", "gpu_in_use", ["stop", "start"])])
+def test_what_watches_the_gpus_is_stopped_for_a_reset_and_started_again(
+        real: Slurm, gpus: str, stops: str, reason: str, lines: list[str]) -> None:
+    """In this order; nothing is reset where it could not be stopped; GPUs that cannot be reset alone have a command of their own."""
+    log = real.folder / "out" / f"reset-{gpus}-{stops}"
+    says = ("sh", "-c", f'echo "$@" >> {log}', "-")
+    hands = door(real, reset_gpu=(*says, "one", "{device}"), reset_all_gpus=(*says, "all"), resume_monitoring=(*says, "start"),
+                 pause_monitoring=("sh", "-c", f"echo stop >> {log}; {stops}"))
+    done(hands, action("drain", "n1"))
+    reset = replace(action("reset_gpu", "n1", 2, gpus=gpus, pause_monitoring=True), target=Target("gpu", "n1", "3"))
+    assert done(hands, reset).reason == reason
+    assert log.read_text().splitlines() == lines
+    told = door(real, reset_gpu=says).submit(replace(reset, id=f"{INCIDENT}/1/3", args={"gpus": "all"}))
+    assert (told.state, told.reason) == ("REFUSED", "reset_needs_all")
+
+
 def test_a_reboot_ends_drained(real: Slurm) -> None:
     """`reboot asap nextstate=down`: the node boots, and stays out until it is tested."""
     hands, reboot = door(real), action("reboot", "n4", 2)
@@ -335,6 +367,47 @@ def test_a_signal_to_the_batch_script(real: Slurm) -> None:
     assert door(real).poll(f"{INCIDENT}/1/2").state == "DONE"
     until((real.folder / "out" / "signals").exists, 5, "the signal")
     assert (real.folder / "out" / "signals").read_text() == "again\n"
+
+
+def begins(real: Slurm, job: str) -> list[int]:
+    """At which step each run of the sample trainer began, the last one last."""
+    text = (real.folder / "out" / f"{job}.out").read_text()
+    return [int(one) for one in re.findall(r'"step": (\d+)', text)]
+
+
+def test_after_a_nan_the_job_begins_from_before_it(real: Slurm) -> None:
+    """The newest checkpoints hold the NaN: the restart passes them over, what it saves afterwards is trusted again, also where
+    Slurm itself starts the job once more; and the job's own words stay in its comment."""
+    file = real.folder / "out" / "ck.npz"
+    job = free_job(real, 1, LISTENS, f"--chdir={needs.ROOT}", "--open-mode=append", script=CAREFUL.format(python=sys.executable, file=file))
+    saves = until(lambda: file.exists() and (found := {one.step: one.at for one in kept(file)}).keys() >= {20, 40} and found, 30, "a bad save")
+    assert not np.isfinite(Model.load(file).weights).all()
+    resume = action("resume_job", job, before=rfc3339(round(saves[20] * 1000) + 100))
+    assert done(door(real), resume).state == "DONE"
+    until(lambda: begins(real, job) == [0, 20], 20, "the second run begins from step 20")
+    assert real.job(job)["Comment"].startswith(f"greylag=act greylag.resumes=before greylag.distrusts={resume.args['before']}/")
+    until(lambda: kept(file)[0].step >= 30 and kept(file)[0].at > time.time() - 5 and np.isfinite(Model.load(file).weights).all(), 20, "a good save")
+    real.do("scontrol", "requeue", job)
+    real.do("scontrol", "update", f"jobid={job}", "starttime=now+2")
+    until(lambda: len(begins(real, job)) == 3, 30, "the third run")
+    assert begins(real, job)[2] >= 30
+
+
+def test_a_job_that_started_from_the_wrong_checkpoint_is_stopped_once_more(real: Slurm) -> None:
+    """A drain stopped it and nobody let it go, so that it started by itself before it could be told."""
+    job, hands = free_job(real, 1, LISTENS), door(real, hold_minutes=0.05)
+    assert done(hands, action("drain", real.job(job)["NodeList"])).state == "DONE"
+    real.wait_job(job, "RUNNING", 20)
+    told = done(hands, action("resume_job", job, 2, before=rfc3339(round(time.time() * 1000))))
+    assert (told.state, real.job(job)["Restarts"], "greylag.distrusts=" in real.job(job)["Comment"]) == ("DONE", "2", True)
+
+
+@pytest.mark.parametrize("kind", ["resume_job", "restart_process"])
+def test_a_job_that_would_load_the_newest_checkpoint_is_not_restarted_for_a_nan(real: Slurm, kind: str) -> None:
+    """It does not say that it can be told, or it cannot: nothing is stopped."""
+    job = free_job(real, 1, LISTENS if kind == "restart_process" else ACT)
+    told = door(real, restart_signal="USR2").submit(action(kind, job, before="2026-01-01T00:00:00Z"))
+    assert (told.state, told.reason, real.job(job)["JobState"]) == ("REFUSED", "not_supported", "RUNNING")
 
 
 def test_a_drain_waits_for_the_checkpoint_that_the_job_names(real: Slurm) -> None:
