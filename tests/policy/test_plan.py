@@ -33,9 +33,12 @@ def one(owner: Owner, under: Policy | None = None) -> Outlook:
     return look(owner, under).outlooks[0]
 
 
+SLOWED = [(0, 2.0), (T0 + 1, 3.0)]  # by so much that waiting is dearer than an attempt
+
+
 def owner_of(mode: str = "act", **limits: object) -> Owner:
     """An incident that is old and sure enough, with evidence of now."""
-    owner = Owner(replace(policy(POLICY, **limits), mode=mode), cluster(), Facts(findings=[finding(T0 + 120_000)]))
+    owner = Owner(replace(policy(POLICY, **limits), mode=mode), cluster(), Facts([finding(T0 + 120_000)], steps=SLOWED))
     owner.open(incident())
     return owner
 

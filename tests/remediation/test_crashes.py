@@ -242,6 +242,7 @@ def test_rows_count_for_the_budgets():
     fresh.load("", owner.rows)
     other = incident("inc-2", findings=("fnd-2",))
     owner.facts.findings = [finding(owner.at, name="fnd-2")]
+    owner.facts.steps.append((owner.at - 60_000, 3.0))
     step = fresh.step(owner.at, [other], owner.facts)
     assert [(i.state, i.reason) for i in step.incidents] == [("holding", "limit_per_hour")]
 

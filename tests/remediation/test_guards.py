@@ -244,6 +244,7 @@ def test_two_incidents_of_one_job_take_turns():
     owner.open(incident(), incident("inc-2", culprit=other, findings=("fnd-2",), opened_at=T0 + 1))
     owner.world.lasts["drain"] = 60
     owner.facts.findings = [finding(owner.at), finding(owner.at, target=other, name="fnd-2")]
+    owner.facts.steps = [(0, 2.0), (T0 + 1, 3.0)]
     owner.tick(1)
     assert owner.state("inc-1") == ("acting", "action_planned")
     assert owner.state("inc-2") == ("holding", "target_busy")

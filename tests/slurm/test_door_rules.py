@@ -20,7 +20,7 @@ from remediation.backends.slurm_site import (
     read_trace,
     write_trace,
 )
-from tests.remediation.worlds import Owner, cluster, finding, incident, policy
+from tests.remediation.worlds import T0, Owner, cluster, finding, incident, policy
 
 RULES = OptInParams()
 
@@ -31,6 +31,7 @@ def test_a_wait_in_the_queue_becomes_a_proposal() -> None:
     world.refuse["drain"] = "queue_wait"
     owner = Owner(policy(), world)
     owner.facts.findings = [finding(owner.at)]
+    owner.facts.steps = [(0, 2.0), (T0 + 1, 3.0)]
     owner.open(incident())
 
     def tick(times: int) -> None:
