@@ -22,16 +22,19 @@ from app.bench_pages import Serving, serve_pages
 from app.bench_systems import SYSTEMS, System, installed
 from core.clock import monotonic_seconds
 
+STEADY = 0.97  # of the samples that the targets show: from then on all of them are read at their interval
 LOOK_SECONDS = 1.0  # between two looks at the resident memory: it swings by a tenth with each batch and block
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is scraped, how often, and for how long it is watched."""
+    """What is scraped, how often, and for how long it is watched. The measured time begins after `warm_seconds`, and not
+    before all targets are read at their interval, or `learn_seconds` are over."""
 
     serving: Serving = field(default_factory=Serving)
     interval_seconds: float = 1.0
     warm_seconds: float = 25.0
+    learn_seconds: float = 180.0
     seconds: float = 30.0
 
 
@@ -49,12 +52,26 @@ def page_server(serving: Serving) -> Iterator[str]:
         server.join()
 
 
+def until_steady(system: System, per_second: float, look_seconds: float, most_seconds: float) -> float:
+    """Waits until `STEADY` of so many samples a second come in: the share that came in at the end."""
+    began, share = monotonic_seconds(), 0.0
+    while share < STEADY and monotonic_seconds() - began < most_seconds:
+        count, since = system.samples(), monotonic_seconds()
+        time.sleep(look_seconds)
+        share = (system.samples() - count) / (monotonic_seconds() - since) / per_second
+        print(f"greylag: {system.name}: {monotonic_seconds() - began:.0f} s later {share:.0%} of the samples come in",
+              file=sys.stderr, flush=True)
+    return share
+
+
 def measure(system: System, load: Load) -> dict[str, Any]:
     """One run: CPU-µs a sample over the measured time, the median of the resident bytes in it, samples a second, and
     seconds from the first scrape of a new target to when it can be queried."""
     try:
         system.start()
         time.sleep(load.warm_seconds)
+        until_steady(system, load.serving.series * load.serving.targets / load.interval_seconds,
+                     max(10.0, 2 * load.interval_seconds), load.learn_seconds)
         cpu, _ = system.usage()
         count, began = system.samples(), monotonic_seconds()
         resident: list[int] = []

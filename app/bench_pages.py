@@ -173,6 +173,9 @@ def node_name(i: int) -> str:
     return f"node-{i:07d}"
 
 
+NODE_SERIES = 2459
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What a page server serves. structures: different page shapes among the targets; extra: series that each page has
@@ -186,6 +189,11 @@ class Serving:
     storm: bool = False
     job_targets: int = 0
     job_seconds: float = 600.0
+
+    @property
+    def series(self) -> int:
+        """Of one target."""
+        return NODE_SERIES + self.extra
 
 
 class PageServer(asyncio.Protocol):

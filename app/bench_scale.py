@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -22,20 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.bench_ingest import page_server
-from app.bench_pages import Serving
+from app.bench_ingest import page_server, until_steady
+from app.bench_pages import NODE_SERIES, Serving
 from app.bench_systems import SYSTEMS, System, installed, tree
 from core.clock import monotonic_seconds
 
 RESTART_SECONDS = 600.0
-STEADY = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The load. A job starts every `job_seconds`; at least one start falls into the measured time if that is longer.
 
-    The measured time begins when as many samples come in as the targets show (`STEADY` of them), at the latest after
+    The measured time begins when as many samples come in as the targets show (97 % of them), at the latest after
     `warm_seconds`: five million series that were never seen before are learnt once, and that is told apart.
     """
 
@@ -49,7 +49,7 @@ class Scale:
 
     @property
     def serving(self) -> Serving:
-        return Serving(self.targets, extra=self.series - 2459, variants=2, job_targets=self.job_targets,
+        return Serving(self.targets, extra=self.series - NODE_SERIES, variants=2, job_targets=self.job_targets,
                        job_seconds=self.job_seconds)
 
 
@@ -75,49 +75,41 @@ def restart(system: System) -> float:
     return monotonic_seconds() - began
 
 
-def warmed(system: System, scale: Scale) -> tuple[float, float]:
-    """Waits until all targets are read at their interval: (seconds, the share of the samples that came in at the end)."""
-    began, share = monotonic_seconds(), 0.0
-    wanted = scale.targets * scale.series / scale.interval_seconds
-    while share < STEADY and monotonic_seconds() - began < scale.warm_seconds:
-        count, since = system.samples(), monotonic_seconds()
-        time.sleep(2 * scale.interval_seconds)
-        share = (system.samples() - count) / (monotonic_seconds() - since) / wanted
-        print(f"greylag: {system.name}: {monotonic_seconds() - began:.0f} s after the start {share:.0%} of the samples come in",
-              file=sys.stderr, flush=True)
-    return monotonic_seconds() - began, share
-
-
 def watch(system: System, scale: Scale) -> dict[str, Any]:
     """One run of a system."""
     try:
         system.start()
-        warm_seconds, share = warmed(system, scale)
+        began = monotonic_seconds()
+        share = until_steady(system, scale.targets * scale.series / scale.interval_seconds, 2 * scale.interval_seconds,
+                             scale.warm_seconds)
+        warm_seconds = monotonic_seconds() - began
         cpu, _ = system.usage()
         count, began = system.samples(), monotonic_seconds()
-        missed, waited = _dropped(system, "missed_slot"), _dropped(system, "first_reading_waits")
+        dropped = _dropped(system)
         peak = 0
         while monotonic_seconds() - began < scale.seconds:
             time.sleep(5)
             peak = max(peak, system.usage()[1])
         after, _ = system.usage()
         samples, took = system.samples() - count, monotonic_seconds() - began
-        lost = None if missed is None else (_dropped(system, "missed_slot") or 0.0) - missed
+        lost = {reason: n - dropped.get(reason, 0.0) for reason, n in _dropped(system).items() if n > dropped.get(reason, 0.0)}
         seconds = restart(system)
     finally:
         system.stop()
     return {"system": system.name, "targets": scale.targets, "series": scale.targets * scale.series,
             "cpu_us_per_sample": round((after - cpu) / max(1.0, samples) * 1e6, 3), "rss_bytes": peak,
-            "samples_per_second": round(samples / took), "missed_slots": lost, "missed_at_start": missed,
-            "first_readings_left_out": waited, "learning_seconds": round(warm_seconds), "learning_cpu_seconds": round(cpu),
+            "samples_per_second": round(samples / took), "left_out": lost, "left_out_at_start": dropped,
+            "learning_seconds": round(warm_seconds), "learning_cpu_seconds": round(cpu),
             "share_of_samples_at_begin": round(share, 3), "restart_seconds": round(seconds, 1)}
 
 
-def _dropped(system: System, reason: str) -> float | None:
-    """Readings that Greylag counts as left out for this reason; None for a system that does not count them."""
+def _dropped(system: System) -> dict[str, float]:
+    """What Greylag counts as left out so far, by reason (readings, or samples for `handover_full`); empty for others."""
     if system.name != "greylag":
-        return None
-    return system.metric(rf'greylag_collector_dropped_total\{{.*reason="{reason}"')
+        return {}
+    with urllib.request.urlopen(f"http://127.0.0.1:{system.port}/metrics", timeout=60) as answer:
+        rows = re.findall(r'^greylag_collector_dropped_total\{.*reason="(\w+)".*\} (\S+)$', answer.read().decode(), re.MULTILINE)
+    return {reason: sum(float(n) for other, n in rows if other == reason) for reason, _ in rows}
 
 
 def bench_scale(scale: Scale | None = None) -> Iterator[dict[str, Any]]:

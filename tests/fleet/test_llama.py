@@ -36,6 +36,7 @@ def _within(count: int, expected: float) -> bool:
     return abs(count - expected) <= SIGMAS * max(1.0, expected) ** 0.5
 
 
+@pytest.mark.evaluate
 def test_the_presets_schedule_holds_the_published_counts_by_cause():
     """Each family of causes within Poisson limits of its published number; all interruptions together within those of 419 and 47."""
     scenario = with_rates(load_scenario(SCENARIO))
