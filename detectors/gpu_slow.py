@@ -40,7 +40,7 @@ class Params:
     window_seconds: how far back activity is averaged where ranks are not timed. busy: utilisation at work. stands_out: how
     far the activity of one GPU must stand out against its own past and its peers then; sigmas: in robust sigmas; draws:
     its power likewise. lasts_seconds: for so long (a mixture of experts loads some rank more for minutes, then another; slow
-    computing lasts ten minutes in the mean, Greyhound). fell: share of their past to which the peers fell at most; still: and at least. peers_min: others.
+    computing lasts ten minutes in the mean, Greyhound). worked: share of that time in which the GPU was at work. fell: share of their past to which the peers fell at most; still: and at least. peers_min: others.
     """
 
     slow: float = 0.03
@@ -54,6 +54,7 @@ class Params:
     sigmas: float = 6.0
     draws: float = 0.04
     lasts_seconds: float = 600.0
+    worked: float = 0.8
     fell: float = 0.95
     still: float = 0.5
     peers_min: int = 3
@@ -238,7 +239,9 @@ def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints,
         e = int(mine[np.flatnonzero(stands)[0]])
         others = mine[mine != e]
         since = _since(window, signal, others)
-        lasts = (window.end - int(window.times[since])) / 1000.0 >= p.lasts_seconds
+        # A job that stood meanwhile and came back has not shown the pattern for so long, however old its beginning is.
+        worked = float(when[-window.ticks(p.lasts_seconds):, e].mean()) >= p.worked
+        lasts = worked and (window.end - int(window.times[since])) / 1000.0 >= p.lasts_seconds
         if lasts and _unexplained(window, e, others, p.stands_out, since, p) and _steady(window, signal, e, others, p):
             found[e] = int(window.times[since])
     return found

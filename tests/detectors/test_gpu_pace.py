@@ -320,6 +320,14 @@ def test_without_timed_ranks_the_one_that_works_on_is_named() -> None:
     assert faulty(wait_for(Cluster(trainer=False), 11), "gpu_slow") == [GPU]
 
 
+def test_what_was_seen_before_a_job_stood_does_not_count() -> None:
+    """A job that works on one GPU more than on others, stands, and comes back: the pattern must last at work."""
+    cluster = wait_for(Cluster(trainer=False), 11)
+    end = cluster.signals["gpu.utilization_ratio"].shape[0]
+    cluster.put("gpu.utilization_ratio", 0.0, end - 36, end - 22, list(range(cluster.width("gpu"))))
+    assert faulty(cluster, "gpu_slow") == []
+
+
 def test_a_leak_is_found_by_the_resting_gpus_of_other_nodes() -> None:
     """All GPUs of a node hold memory although nobody is there: other resting nodes show what rest is."""
     cluster = rest(job_elsewhere(Cluster(), "n000", "n003"), [1, 2], 40)
