@@ -107,8 +107,7 @@ def _dropped(system: System) -> dict[str, float]:
     """What Greylag counts as left out so far, by reason (readings, or samples for `handover_full`); empty for others."""
     if system.name != "greylag":
         return {}
-    with urllib.request.urlopen(f"http://127.0.0.1:{system.port}/metrics", timeout=60) as answer:
-        rows = re.findall(r'^greylag_collector_dropped_total\{.*reason="(\w+)".*\} (\S+)$', answer.read().decode(), re.MULTILINE)
+    rows = re.findall(r'^greylag_collector_dropped_total\{.*reason="(\w+)".*\} (\S+)$', system.metrics(60.0), re.MULTILINE)
     return {reason: sum(float(n) for other, n in rows if other == reason) for reason, _ in rows}
 
 

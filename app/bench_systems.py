@@ -110,9 +110,12 @@ class System(ABC):
 
     def metric(self, pattern: str) -> float:
         """The sum of the values of the series of its /metrics that match."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if re.match(pattern, line))
+        return sum(float(line.rsplit(" ", 1)[1]) for line in self.metrics().splitlines() if re.match(pattern, line))
+
+    def metrics(self, timeout_seconds: float = 10.0) -> str:
+        """Its /metrics page."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=timeout_seconds) as answer:
+            return str(answer.read().decode())
 
     def newcomer(self) -> float | None:
         """A target is added while it runs: seconds from its first scrape to when that can be queried, to 0.5 s; None where

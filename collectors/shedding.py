@@ -131,7 +131,7 @@ class ProcessGovernor:
     def _step(self, now: float, number: int, reason: str) -> None:
         step = STEPS[number]
         # Once left out they stay so until the worker is calm: to take them in again is as dear.
-        health_only = step.health_only and (reason == "shed_memory" or (self.level.health_only and bool(number)))
+        health_only = step.health_only and (reason == "shed_memory" or self.level.health_only)
         self.level = replace(step, health_only=health_only, reason=reason if number else STEADY)
         self._changed_at = now
         self._over = 0

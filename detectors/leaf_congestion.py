@@ -14,7 +14,7 @@ import numpy as np
 
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import ports, stats
+from detectors import ports, shared, stats
 from detectors.stats import Bools, Ints
 
 MARKS, WAITS = "nic.congestion_marks_per_second", "nic.wait_ticks_per_second"
@@ -57,7 +57,7 @@ def judge(window: Window, fault: str, limits: Limits) -> list[Verdict]:
 def _leaves(window: Window, held: Bools, low: Floats, mean: Floats, signal: str, p: Limits) -> list[tuple[Ints, float]]:
     """(ports, what the others have) of each leaf that holds its ports back."""
     nics = window.of_kind("nic")
-    rdma = ports.is_rdma(window) & ~np.isnan(low) & np.array([nic.node not in window.silent_nodes for nic in nics])
+    rdma = ports.is_rdma(window) & ~np.isnan(low) & shared.loud(window, nics)
     by_leaf: dict[str, list[int]] = {}
     for e in np.flatnonzero(rdma).tolist():
         leaf = window.topology.leaf_of(nics[e])

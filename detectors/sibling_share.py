@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import ports, stats
+from detectors import ports, shared, stats
 from detectors.stats import Bools
 
 WAYS = ("nic.received_bytes_per_second", "nic.transmitted_bytes_per_second")
@@ -90,13 +90,9 @@ def judge(window: Window, fault: str, limits: Limits) -> list[Verdict]:
     known = block.fresh() & ~np.isnan(share) & ~np.isnan(right) & (siblings >= limits.siblings_min)
     low = stats.below(share, (1.0 - limits.less) * np.fmin(1.0, right)) & stats.below(
         share, 1.0 - limits.sigmas * np.fmax(spread, limits.floor))
-    out = []
-    for e in np.flatnonzero(known & ~(low & _loses(window, ticks, limits))).tolist():
-        if nics[e].node in window.silent_nodes:
-            continue
-        if not low[e]:
-            out.append(Verdict(nics[e], fault, "clear", reason="clear"))
-            continue
+    known &= shared.loud(window, nics)
+    out = shared.clears(nics, known & ~low, fault)
+    for e in np.flatnonzero(known & low & ~_loses(window, ticks, limits)).tolist():
         carried = float(stats.mean(window.values(WAYS[1])[-ticks:, e:e + 1])[0])
         row = stats.evidence(WAYS[1], carried, carried / share[e] * min(1.0, right[e]), who[e],
                              f"it carries {100 * share[e]:.0f} % of what its siblings on the node do, in both directions")

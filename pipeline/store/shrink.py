@@ -15,6 +15,7 @@ import duckdb
 
 from core.errors import GreylagError
 from pipeline.store.schema import STORAGE_VERSION, connect, first_line
+from pipeline.store.segments import sync
 
 MEMORY_LIMIT, THREADS = "1GB", 2
 SMALL_BLOCK, USUAL_BLOCK = 16_384, 262_144
@@ -50,16 +51,11 @@ def shrink(file: Path) -> int:
         if not same:
             raise GreylagError(f"{file} could not be written anew (a table came out with other rows); it stays as it was")
         return 0
-    with beside.open("rb+") as whole:
-        os.fsync(whole.fileno())
+    sync(beside)
     os.replace(beside, file)
     with contextlib.suppress(FileNotFoundError):  # what it held is in the file: the checkpoint saw to it
         file.with_name(file.name + ".wal").unlink()
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(file.parent)
     return before - after
 
 
