@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from core.clock import monotonic_seconds
+from core.clock import monotonic_seconds, wall_ms
 from core.types import Floats
 
 VARIANTS = 24
@@ -48,6 +48,7 @@ def _words(text: str) -> list[str]:
 
 
 GPU_MARK = "ffffffff"
+GPU_UUID = f"GPU-{GPU_MARK}".encode()
 PLACEHOLDER = "node-0000000"  # as long as every node's name, so that a page is made once and only renamed
 DCGM = _words("""SM_CLOCK MEM_CLOCK VIDEO_CLOCK GPU_TEMP MEMORY_TEMP POWER_USAGE PCIE_REPLAY_COUNTER GPU_UTIL MEM_COPY_UTIL ENC_UTIL
 DEC_UTIL XID_ERRORS FB_FREE FB_USED FB_RESERVED ECC_SBE_VOL_TOTAL ECC_DBE_VOL_TOTAL ECC_SBE_AGG_TOTAL ECC_DBE_AGG_TOTAL
@@ -117,7 +118,7 @@ def _families(extra: int) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
         yield name, "gauge", [(name, "")]
     for i in range(0, extra, 50):
         name = f"bench_extra_{i // 50}"
-        yield name, "gauge", [(name, f'{{queue="{j}"}}') for j in range(i, min(i + 50, extra))]
+        yield name, "gauge", [(name, f'{{queue="{j}"}}') for j in range(min(50, extra - i))]
     edges = [f'{{le="{edge}"}}' for edge in ("0.01", "0.1", "1", "10", "+Inf")]
     sums = [("bench_seconds_sum", ""), ("bench_seconds_count", "")]
     yield "bench_seconds", "histogram", [*(("bench_seconds_bucket", edge) for edge in edges), *sums]
@@ -179,26 +180,29 @@ NODE_SERIES = 2459
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What a page server serves. structures: different page shapes among the targets; extra: series that each page has
-    beside the 2,500 of a node; variants: pages of a target in turn; storm: all that can be wrong is. Every `job_seconds` a job starts on the first
-    `job_targets` nodes, and all their DCGM series carry its number."""
+    beside the 2,500 of a node; variants: pages of a target in turn; storm: all that can be wrong is; stamped: one sample of each
+    page carries its own time, as cAdvisor's and a Pushgateway's do, so that Greylag reads each page by its strict parser.
+    Every `job_seconds` a job starts on the first `job_targets` nodes, and all their DCGM series carry its number."""
 
     targets: int = 100
     structures: int = 1
     extra: int = 0
     variants: int = VARIANTS
     storm: bool = False
+    stamped: bool = False
     job_targets: int = 0
     job_seconds: float = 600.0
 
     @property
     def series(self) -> int:
         """Of one target."""
-        return NODE_SERIES + self.extra
+        return NODE_SERIES + self.extra + self.stamped
 
 
 class PageServer(asyncio.Protocol):
     """HTTP/1.1 with keep-alive for `GET /nodes/<i>`; nothing else. Pages are made before the first request: those of
-    one structure share all bytes but the GPUs', so that a thousand targets of 5,000 series fit in memory."""
+    one structure share all bytes, and the GPUs' are renamed as they are asked for, so that a thousand targets of 5,000 series
+    fit in memory."""
 
     serving = Serving()
     gpus: Sequence[Sequence[bytes]] = ()
@@ -218,12 +222,14 @@ class PageServer(asyncio.Protocol):
     def answer(self, i: int) -> None:
         """The target's next page."""
         turn = self.turns[i] = self.turns[i] + 1
-        gpus = self.gpus[i][turn % self.serving.variants]
+        gpus = self.gpus[i % self.serving.structures][turn % self.serving.variants]
+        gpus = gpus.replace(PLACEHOLDER.encode(), node_name(i).encode()).replace(GPU_UUID, b"GPU-%08x" % i)
         rest = self.rest[i % self.serving.structures][turn % self.serving.variants]
         if i < self.serving.job_targets:
             job = b'DCGM_FI_DRIVER_VERSION="550.54.15",hpc_job="%d"' % (monotonic_seconds() // self.serving.job_seconds)
             gpus = gpus.replace(b'DCGM_FI_DRIVER_VERSION="550.54.15"', job)
-        self.transport.writelines([HEAD % (len(gpus) + len(rest)), gpus, rest])
+        more = b"bench_stamped 1 %d\n" % wall_ms() if self.serving.stamped else b""
+        self.transport.writelines([HEAD % (len(gpus) + len(rest) + len(more)), gpus, rest, more])
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
@@ -235,10 +241,7 @@ def serve_pages(port: Any, serving: Serving) -> None:
     cut = [[page.index(b"# HELP node_cpu_seconds_total") for page in pages] for pages in made]
     PageServer.serving = serving
     PageServer.rest = [[page[at:] for page, at in zip(pages, cuts, strict=True)] for pages, cuts in zip(made, cut, strict=True)]
-    gpus = [[page[:at] for page, at in zip(pages, cuts, strict=True)] for pages, cuts in zip(made, cut, strict=True)]
-    place, uuid = PLACEHOLDER.encode(), f"GPU-{GPU_MARK}".encode()
-    PageServer.gpus = [[page.replace(place, node_name(i).encode()).replace(uuid, b"GPU-%08x" % i)
-                        for page in gpus[i % serving.structures]] for i in range(serving.targets)]
+    PageServer.gpus = [[page[:at] for page, at in zip(pages, cuts, strict=True)] for pages, cuts in zip(made, cut, strict=True)]
     PageServer.turns = list(range(serving.targets))
 
     async def serve() -> None:

@@ -49,7 +49,7 @@ class Scale:
 
     @property
     def serving(self) -> Serving:
-        return Serving(self.targets, extra=self.series - NODE_SERIES, variants=2, job_targets=self.job_targets,
+        return Serving(self.targets, extra=self.series - NODE_SERIES, job_targets=self.job_targets,
                        job_seconds=self.job_seconds)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from app import audit, cures, doctor, policy_plan, wiring
 from app.case import case_document
 from app.freezing import Freezer, held_briefly
-from app.page import metrics_page
+from app.page import MetricsPage
 from core.access import LOCAL
 from core.clock import TICK_MS, monotonic_seconds, rfc3339
 from core.errors import BadInput, Refused, nearest
@@ -44,10 +44,11 @@ class OwnerHouse:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
+        self._page = MetricsPage(owner.telemetry)
         self._calls = threading.Lock()
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
-        return metrics_page(self._owner.telemetry, accept)
+        return self._page.render(accept)
 
     def ready(self) -> tuple[bool, str]:
         owner = self._owner

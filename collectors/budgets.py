@@ -141,6 +141,23 @@ class TargetBudgetKeeper:
         self._shed[target_id] = counts
         return Admission(range(n) if kept.all() else np.flatnonzero(kept).tolist(), counts)
 
+    def exchange(self, target_id: str, gone: Sequence[Series], come: Sequence[Series], meaning: Meaning, now_ms: int) -> bool:
+        """As many series of a page that was kept whole as got other labels: True where all are kept, which is noted. False,
+        and nothing noted, where a budget has to look at the whole page (`admit`)."""
+        seen = self._seen.get(target_id)
+        hashes, fits = _labels_of(come, self.budget)
+        if seen is None or len(come) != len(gone) or not fits.all():
+            return False
+        seen.forget(now_ms // MINUTE_MS)
+        known = seen.known(hashes)
+        kept, shed = fits.copy(), Counter[str]()
+        self._churn(seen, come, kept, known, _Health(come, meaning), shed)
+        if any(shed.values()):
+            return False
+        stays = np.setdiff1d(seen.now, _labels_of(gone, self.budget)[0])
+        seen.keep(now_ms // MINUTE_MS, np.union1d(stays, hashes), int((~known).sum()))
+        return True
+
     def _churn(self, seen: _Seen, series: Sequence[Series], kept: Bools, known: Bools, health: _Health,
                shed: Counter[str]) -> None:
         """Takes new series without a signal out of `kept`, where the hour has no room for them."""

@@ -70,13 +70,13 @@ class PageBudget:
         elif not self._thinned and self._churned is None:
             self._thinner.rest()
 
-    def moved(self, rows: Sequence[Row], now_ms: int) -> bool:
+    def moved(self, gone: Sequence[Row], come: Sequence[Row], now_ms: int) -> bool:
         """Some series of the page have other labels than before. False where a budget has to look at the whole page."""
         target_id = self._target.info.id
         if self._keeper.health_only or self._keeper.shed_of(target_id):
             return False
-        series = [Series(name, labels, kind) for name, labels, kind, _ in rows]
-        return len(self._keeper.admit(target_id, series, self._knows, now_ms).kept) == len(rows)
+        before, after = ([Series(name, labels, kind) for name, labels, kind, _ in rows] for rows in (gone, come))
+        return self._keeper.exchange(target_id, before, after, self._knows, now_ms)
 
     def _knows(self, series: Series) -> bool:
         return self._mapper.knows(series, self._target.info)

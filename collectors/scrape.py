@@ -198,15 +198,21 @@ class TargetScraper:
         except SourceError:
             return None
         left = {row[3]: row[:2] for row in kept}
-        moved: dict[str, list[Row]] = {}
+        gone: list[Row] = []
+        come: list[Row] = []
+        order = np.fromiter(changed, np.int32, len(changed))
         for name, section in shape.sections.items():
-            rows = self._rules.moved(section.rows(), changed, left)
-            if rows is None:
+            if not np.isin(section.take, order).any():
+                continue  # a job start gives other labels to the GPUs' series: the thousands beside them stay as they are
+            before = section.rows()
+            after = self._rules.moved(before, changed, left)
+            if after is None:
                 return None
-            moved[name] = rows
-        if left or (self.budget is not None and not self.budget.moved([r for rows in moved.values() for r in rows], slot_ms)):
+            gone += [row for row in before if row[3] in changed]
+            come += [row for row in after if row[3] in changed]
+            fresh.sections[name] = self._section(name, after)
+        if left or (self.budget is not None and not self.budget.moved(gone, come, slot_ms)):
             return None
-        fresh.sections.update((name, self._section(name, rows)) for name, rows in moved.items())
         return fresh
 
     def _parsed(self, body: Body, slot_ms: int) -> Floats:

@@ -7,6 +7,7 @@ so a misspelt one fails at its first use, and the docs are generated from the sa
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 # name: (type, help, labels)
@@ -76,6 +77,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[tuple[tuple[str, str], ...], float]] = {name: {} for name in METRICS}
+        self._versions: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @staticmethod
@@ -90,27 +92,33 @@ class Telemetry:
         with self._lock:
             rows = self._values[name]
             rows[key[1]] = rows.get(key[1], 0.0) + amount
+            self._versions[name] += 1
 
     def set(self, name: str, value: float, **labels: str) -> None:
         """Sets a gauge."""
         key = self._key(name, labels)
         with self._lock:
             self._values[name][key[1]] = value
+            self._versions[name] += 1
 
     def replace(self, name: str, rows: Mapping[tuple[tuple[str, str], ...], float]) -> None:
         """Replaces all rows of a gauge at once: rows that are gone vanish. Keys: (label, value) pairs."""
         fresh = self._rows(name, rows)
         with self._lock:
             self._values[name] = fresh
+            self._versions[name] += 1
 
     def amend(self, name: str, rows: Mapping[tuple[tuple[str, str], ...], float | None]) -> None:
         """As `replace`, of the given rows alone: the others stay, and those with None vanish."""
+        if not rows:
+            return
         gone = self._rows(name, {pairs: 0.0 for pairs, value in rows.items() if value is None})
         fresh = self._rows(name, {pairs: value for pairs, value in rows.items() if value is not None})
         with self._lock:
             for key in gone:
                 self._values[name].pop(key, None)
             self._values[name].update(fresh)
+            self._versions[name] += 1
 
     def _rows(self, name: str, rows: Mapping[tuple[tuple[str, str], ...], float]) -> dict[tuple[tuple[str, str], ...], float]:
         """The rows by their sorted labels. A large site has 100,000 of them, and nearly all are sorted already."""
@@ -130,11 +138,22 @@ class Telemetry:
         key = self._key(name, labels)
         with self._lock:
             self._values[name].pop(key[1], None)
+            self._versions[name] += 1
 
     def get(self, name: str, **labels: str) -> float:
         """The value, 0 where never touched."""
         with self._lock:
             return self._values[name].get(self._key(name, labels)[1], 0.0)
+
+    def version(self, name: str) -> int:
+        """Grows with each change of the metric's rows."""
+        with self._lock:
+            return self._versions[name]
+
+    def rows(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+        """A copy of one metric's rows."""
+        with self._lock:
+            return dict(self._values[name])
 
     def snapshot(self) -> dict[Key, float]:
         """A copy of all values."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from core.protocols import DetectorPlugin
 from core.signals import SIGNALS
 from core.telemetry import Telemetry
-from core.types import Target
+from core.types import Floats, Target
 from core.window import Window
 from pipeline.detect import missing_needs
 from pipeline.ring_parts import natural
@@ -68,26 +68,36 @@ class Coverage:
     def _changed(self, fresh: _Counts) -> list[dict[str, Any]]:
         """Takes the counts; gives the rows that are news. Where nodes and signals are as before, only what changed is looked at."""
         former, self._counts = self._counts, fresh
-        same = former is not None and (former.signals, former.nodes) == (fresh.signals, fresh.nodes)
-        pairs: list[tuple[CoverageRow | None, CoverageRow]]
-        if same and former is not None:
-            moved = (former.values != fresh.values).any(axis=2).T
-            pairs = [(former.row(node, signal), fresh.row(node, signal)) for node, signal in np.argwhere(moved).tolist()]
-        else:
-            known = {} if former is None else {(row.node, row.signal): row for row in former.rows()}
-            pairs = [(known.get((row.node, row.signal)), row) for row in fresh.rows()]
-        news: list[dict[str, Any]] = []
-        for before, row in pairs:
-            quiet = before is None and (row.state in ("fresh", "not_applicable") or row.signal not in self._alone)
-            if not quiet and (before is None or before.state != row.state):
-                news.append(asdict(row))
+        if former is None or (former.signals, former.nodes) != (fresh.signals, fresh.nodes):
+            return self._anew(former, fresh)
+        states, ratios = fresh.states(), fresh.ratios()
         if self._telemetry is not None:
-            ratios: dict[tuple[tuple[str, str], ...], float | None] = {(("node", row.node), ("signal", row.signal)): row.ratio for _, row in pairs}
-            if same:
-                self._telemetry.amend("greylag_coverage_ratio", ratios)
-            else:
-                self._telemetry.replace("greylag_coverage_ratio", {key: one for key, one in ratios.items() if one is not None})
+            before = former.ratios()
+            moved = (before != ratios) & ~(np.isnan(before) & np.isnan(ratios))
+            self._telemetry.amend("greylag_coverage_ratio", self._labelled(fresh, moved.T, ratios))
+        turned = np.argwhere((states != former.states()).T).tolist()  # by node, then by signal
+        return [asdict(fresh.row(node, signal)) for node, signal in turned]
+
+    def _anew(self, former: _Counts | None, fresh: _Counts) -> list[dict[str, Any]]:
+        """As `_changed`, of other nodes or signals than before: rows that start out fresh or not applicable are no news."""
+        known = {} if former is None else {(row.node, row.signal): row.state for row in former.rows()}
+        if self._telemetry is not None:
+            rows = self._labelled(fresh, np.ones(fresh.values.shape[1::-1], np.bool_), fresh.ratios())
+            self._telemetry.replace("greylag_coverage_ratio", {key: one for key, one in rows.items() if one is not None})
+        news: list[dict[str, Any]] = []
+        for row in fresh.rows():
+            before = known.get((row.node, row.signal))
+            quiet = before is None and (row.state in ("fresh", "not_applicable") or row.signal not in self._alone)
+            if not quiet and before != row.state:
+                news.append(asdict(row))
         return news
+
+    @staticmethod
+    def _labelled(counts: _Counts, chosen: NDArray[np.bool_], ratios: Floats) -> dict[tuple[tuple[str, str], ...], float | None]:
+        """Rows of the metric for the chosen [node, signal]; None where there is no ratio."""
+        by_node = ratios.T
+        return {(("node", counts.nodes[node]), ("signal", counts.signals[signal])): None if np.isnan(value) else value
+                for (node, signal), value in zip(np.argwhere(chosen).tolist(), by_node[chosen].tolist(), strict=True)}
 
     def _count(self, window: Window, signals: Sequence[str]) -> _Counts:
         return _count(window, signals, self._places)
@@ -116,10 +126,21 @@ class _Counts:
     def same_as(self, other: _Counts) -> bool:
         return (self.signals, self.nodes) == (other.signals, other.nodes) and np.array_equal(self.values, other.values)
 
+    def states(self) -> NDArray[np.int64]:
+        """int64[signal, node]: the states as numbers: 0 not_applicable, 1 not_configured, 2 lost, 3 partial, 4 fresh."""
+        parts, ever, fresh = self.values[..., 0], self.values[..., 1], self.values[..., 2]
+        return np.asarray(np.select([parts == 0, ever == 0, fresh == 0, fresh < ever], [0, 1, 2, 3], 4), np.int64)
+
+    def ratios(self) -> Floats:
+        """float64[signal, node]: the share of the parts with a fresh value; NaN where there are no parts."""
+        parts = self.values[..., 0]
+        ratio = np.full(parts.shape, np.nan)
+        np.divide(self.values[..., 2], parts, out=ratio, where=parts > 0)
+        return np.asarray(np.round(ratio, 4), np.float64)
+
     def row(self, node: int, signal: int) -> CoverageRow:
         """The row of a node and a signal, by their places."""
-        parts, ever, fresh = self.values[signal, node].tolist()
-        return _row(self.nodes[node], self.signals[signal], parts, ever, fresh)
+        return _row(self.nodes[node], self.signals[signal], *self.values[signal, node].tolist())
 
     def rows(self) -> Iterator[CoverageRow]:
         """By node, then by signal."""

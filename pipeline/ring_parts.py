@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ Numbers = NDArray[np.int64]
 _DIGITS = re.compile(r"(\d+)")
 
 
+# The names of a site come again with each of its parts, at each change of an axis.
+@lru_cache(maxsize=1 << 17)
 def natural(text: str | None) -> tuple[Any, ...]:
     """A sort key in which `n2` comes before `n10`; None comes first."""
     if text is None:

@@ -207,12 +207,7 @@ class Catalogue:
         found = [places.get(key, UNPLACED) for key in keys]
         if UNPLACED in found:
             if not layout.partial:
-                needs = {key: (key[0], one.type, key[1]) for key, one, place in zip(keys, series, found, strict=True)
-                         if place is UNPLACED}
-                kinds, columns, long = self.kinds.assign(list(needs.values()))
-                self.fresh.kinds += kinds
-                self.fresh.columns += columns
-                self.fresh.long += long
+                self._assign(series, keys, [bases[number] for number in sets.tolist()])
             found = [places.get(key) for key in keys]
         kind = np.array([LONG if c is None else c.kind for c in found], np.int64)
         column = np.array([-1 if c is None else c.index for c in found], np.int16)
@@ -224,6 +219,21 @@ class Catalogue:
         if len(wide):
             entity[wide] = np.array(owned, np.int32)[inverse]
         return entity, column
+
+    def _assign(self, series: Sequence[Series], keys: Sequence[tuple[str, int]], bases: Sequence[Labels]) -> None:
+        """Places for the metrics that have none. keys, bases: name and shape, labels of the entity, of each series."""
+        places = self.kinds.places
+        types: dict[tuple[str, int], str] = {}
+        shown: dict[tuple[str, int], set[int]] = {}
+        numbers: dict[Labels, int] = {}
+        for one, key, base in zip(series, keys, bases, strict=True):
+            if key not in places:
+                types[key] = one.type
+                shown.setdefault(key, set()).add(numbers.setdefault(base, len(numbers)))
+        kinds, columns, long = self.kinds.assign({(key[0], types[key], key[1]): rows for key, rows in shown.items()})
+        self.fresh.kinds += kinds
+        self.fresh.columns += columns
+        self.fresh.long += long
 
     def _entity(self, kind: int, labels: Labels, target: int, make: bool) -> int:
         key = (kind, labels)

@@ -109,6 +109,28 @@ def test_new_health_signals_and_known_series_go_on():
     assert keeper.room("t", T0 + 2 * MINUTE) == 0
 
 
+@pytest.mark.parametrize(("come", "taken"), [
+    pytest.param(series("y", 5), True, id="within the hour's budget"),
+    pytest.param(series("x", 5), True, id="none of them new"),
+    pytest.param(series("y", 7), False, id="more than the hour has room for"),
+    pytest.param(series("h", 7), True, id="health signals come whatever the hour has room for"),
+    pytest.param([Series("y", (("id", "v" * 600),))], False, id="a label over its budget"),
+])
+def test_series_that_get_other_labels_count_as_the_whole_page_would(come, taken):
+    """Looking at what changed alone leaves the same budget behind as looking at all of the page; else nothing is noted."""
+    one, other = (TargetBudgetKeeper(TargetBudget(new_series_per_hour=6, label_value_bytes=512)) for _ in range(2))
+    page, gone = series("x", 20), series("x", len(come))
+    for keeper in (one, other):
+        keeper.admit("t", page, is_health, T0)
+    assert one.exchange("t", gone, come, is_health, T0 + MINUTE) == taken
+    if taken:
+        other.admit("t", [*come, *page[len(come):]], is_health, T0 + MINUTE)
+    assert one.room("t", T0 + 2 * MINUTE) == other.room("t", T0 + 2 * MINUTE)
+    later = series("z", 9)
+    kept = [len(k.admit("t", [*page, *come, *later], is_health, T0 + 3 * MINUTE).kept) for k in (one, other)]
+    assert kept[0] == kept[1]
+
+
 def test_each_target_has_its_own_budget():
     """What one target brings takes nothing from another."""
     keeper = TargetBudgetKeeper(TargetBudget(series=10, new_series_per_hour=5))

@@ -58,12 +58,13 @@ def test_a_job_start_costs_the_gpu_section_alone():
     """Other labels on the GPU series: the host's layout stays the same object, values and labels are the strict parser's."""
     one, anew = scraper(), scraper()
     before = {layout.target_id: layout for layout, _ in read(one, PAGE)}
-    parsed = one._parsed
+    host, parsed = one.sections[""], one._parsed
     one._parsed = lambda *_: pytest.fail("the strict parser was asked for the whole page")
     after = read(one, JOB.replace(" 60", " 70"))
     one._parsed = parsed
     assert after[0][0] is before["j/n1:9100"]
     assert rows(after) == rows(read(anew, JOB.replace(" 60", " 70")))
+    assert one.sections[""] is host  # not even looked at
     assert read(one, PAGE)[1][0] is before["j/n1:9100#gpu"]
 
 

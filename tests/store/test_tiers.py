@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -12,7 +12,7 @@ import pytest
 
 from core.errors import BadInput
 from core.protocols import Matcher
-from core.types import Layout, Scrape, SignalRef
+from core.types import Layout, Scrape, Series, SignalRef
 from pipeline.store.codec import encode
 from pipeline.store.duck import DuckStore
 from pipeline.store.rollups import Rollup
@@ -186,6 +186,23 @@ def test_places_are_decided_once_and_kept(tmp_path: Path) -> None:
         assert store.label_values("mode") == ["idle", "iowait", "nice", "user"]
         assert [s.values for s in store.select([Matcher("mode", "=~", "n.*"), Matcher("cpu", "!=", "0")], *EVER)] == [
             [6.0] * (n + 1), [10.0] * (n + 1)]
+        store.close()
+
+
+@pytest.mark.parametrize(("queues", "kinds"), [
+    pytest.param(lambda metric: range(4), 1, id="every metric of every queue: one table"),
+    pytest.param(lambda metric: range(4 * metric, 4 * metric + 4), 0, id="each metric has queues of its own: long rows"),
+])
+def test_a_table_that_would_be_nearly_empty_is_not_made(tmp_path: Path, queues: Callable[[int], range], kinds: int) -> None:
+    """Metrics share a table only where their entities mostly do; either way everything reads back, also after a restart."""
+    series = tuple(Series(f"sw_queue_m{m}", (("instance", "s1"), ("queue", str(q))), "gauge") for m in range(9) for q in queues(m))
+    one = Layout("q", "s1", series, ())
+    for n in range(2):
+        store = DuckStore(tmp_path)
+        store.append([batch(n, scrape(one, T0 + n * STEP, range(36)), layouts=[one])])  # type: ignore[arg-type]
+        found = {(s.series.name, s.series.labels): s.values for s in store.select([Matcher("__name__", "=~", "sw.*")], *EVER)}
+        assert found == {(s.name, s.labels): [float(i)] * (n + 1) for i, s in enumerate(series)}
+        assert store.stats()["kinds"] == kinds
         store.close()
 
 

@@ -18,7 +18,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from app.page import metrics_page
+from app.page import MetricsPage
 from app.virtual import FleetSource
 from core.clock import monotonic_seconds
 from core.telemetry import METRICS, Telemetry
@@ -52,7 +52,7 @@ def own_page() -> bytes:
     telemetry = Telemetry()
     for name in {metric(expr) for expr, _ in QUERIES} & set(METRICS):
         telemetry.set(name, 1.0, **dict.fromkeys(METRICS[name][2], "x"))
-    return metrics_page(telemetry, "text/plain")[0]
+    return MetricsPage(telemetry).render("text/plain")[0]
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
