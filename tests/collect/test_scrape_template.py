@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectors.exposition import parse_exposition
-from collectors.exposition_template import PageTemplate
+from collectors.exposition_template import PageTemplate, _feeds
 from core.errors import SourceError
 
 PAGE = b"""# HELP a what } it is
@@ -129,3 +129,10 @@ def test_never_says_what_the_strict_parser_does_not(lines, others):
 def test_a_broken_page_is_never_misread(at, put, drop):
     """Bytes changed anywhere: the template agrees with the strict parser or says nothing."""
     assert agrees(template(PAGE), PAGE, PAGE[:at] + put + PAGE[at + drop:])
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), st.binary(max_size=9))
+def test_line_feeds_are_found_however_long_the_lines_are(lengths: list[int], tail: bytes) -> None:
+    """Words of eight octets give what looking at each octet gives, short lines and a last line without an end included."""
+    body = b"".join(b"x" * n + b"\n" for n in lengths) + tail
+    assert _feeds(body).tolist() == [i for i, octet in enumerate(body) if octet == 10]
