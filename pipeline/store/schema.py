@@ -20,7 +20,7 @@ SCHEMA_VERSION = 2
 FILE_NAME = "greylag.duckdb"
 # Files that DuckDB 1.5 can still read: a step back to the older release loses nothing.
 STORAGE_VERSION = "v1.5.0"
-CHECKPOINT_THRESHOLD = "32MB"
+LEAST_LOG = 32 << 20  # bytes of the write-ahead log before DuckDB moves it into the file by itself
 
 # Version 2. kinds, columns, entities and series are the catalogue (`pipeline.store.kinds`): a column of kind -1 says that
 # the metric goes to the long table; a series without an entity is a long one. readings: newest readings of targets that
@@ -84,7 +84,7 @@ def connect(file: Path | None, memory_limit: str, threads: int) -> duckdb.DuckDB
         "memory_limit": memory_limit,
         # A checkpoint packs the last row group of each table anew: at DuckDB's own 16 MB that is half of what an append
         # costs. What the log holds is read again at the next start, some 0.1 s for each 10 MB.
-        "checkpoint_threshold": CHECKPOINT_THRESHOLD,
+        "checkpoint_threshold": f"{LEAST_LOG >> 20}MiB",
         "threads": threads,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,

@@ -122,6 +122,10 @@ class Upkeep(History):
         self.checkpoint()
         return dropped
 
+    def fit_log_to_series(self) -> None:
+        """See `fit_log`."""
+        self.fit_log(len(self._catalogue))
+
     def _drop_before(self, raw_ms: int) -> int:
         with self._write_lock:
             if self.newest_ms == NEVER:

@@ -220,6 +220,7 @@ class StoreWriter:
                 self.store.expire()
                 self.store.forget()
             if now >= self._trim_at:
+                self.store.fit_log_to_series()
                 self.store.trim_cache()
                 self._trim_at = now + TRIM_SECONDS
             if now >= self._checkpoint_at:

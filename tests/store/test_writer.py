@@ -138,3 +138,12 @@ def test_close_does_what_waits_and_then_refuses(store: DuckStore) -> None:
     assert [f.result(0) for f in waiting] == ["stored", None]
     with pytest.raises(GreylagError):
         late.result(0)
+
+
+@pytest.mark.parametrize(("series", "mebibytes"), [(0, 32), (257_000, 32), (985_000, 128), (5_000_000, 256)])
+def test_the_log_of_a_large_site_is_longer(tmp_path: Path, series: int, mebibytes: int) -> None:
+    """A checkpoint packs the last stretch of each table anew: it comes after a dozen readings of each series, within bounds."""
+    store = DuckStore(tmp_path)
+    store.fit_log(series)
+    assert store.rows("SELECT current_setting('checkpoint_threshold')") == [(f"{mebibytes}.0 MiB",)]
+    store.close()
