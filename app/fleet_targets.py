@@ -20,7 +20,7 @@ from collectors.scrape import TargetScraper, known_series
 from core.clock import TICK_MS, monotonic_seconds
 from core.errors import SourceError
 from core.protocols import TargetInfo
-from core.types import Layout, Scrape
+from core.types import Floats, Layout, Scrape
 from fleet.exporters import FAILURES
 from fleet.frames import FleetFrames, Frame
 from fleet.pages import CONTENT_TYPE
@@ -45,7 +45,8 @@ class _Part:
 
 @dataclass(slots=True)
 class _Plan:
-    """All plain targets of an exporter. shapes: as of when the plan was made; take: of all parts, into the frame's values."""
+    """All plain targets of an exporter. shapes: as of when the plan was made; take: of all parts, into `wide`: the frame's values and
+    the scraper's own three."""
 
     shapes: list[int | None]
     parts: list[list[_Part]]
@@ -54,6 +55,7 @@ class _Plan:
     take: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     ends: list[int] = field(default_factory=list)
     flat: list[_Part] = field(default_factory=list)
+    wide: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 class FleetTargets:
@@ -148,11 +150,13 @@ class FleetTargets:
 
     def _taken(self, frame: Frame, plan: _Plan, read: set[str]) -> Rows:
         nodes, columns = frame.values.shape
-        wide = np.empty((nodes, columns + 3))
+        if plan.wide.shape != (nodes, columns + 3):
+            plan.wide = np.empty((nodes, columns + 3))
+        wide = plan.wide
         wide[:, :columns] = frame.values
         wide[:, columns], wide[:, columns + 1] = 1.0, TOOK_SECONDS
         wide[:, columns + 2] = frame.samples
-        flat = wide.ravel()[plan.take]
+        flat = wide.ravel().take(plan.take)
         large = flat[flat >= SMALLEST_BLANK]
         blanks = bool(len(large)) and bool(blank(large).any())
         rows: Rows = []

@@ -81,7 +81,8 @@ class Saved:
 
 @dataclass(slots=True)
 class CheckpointStore:
-    """A job's checkpoints. main: the tier at which the training saves on its plan. extra: (tier, every seconds) more."""
+    """A job's checkpoints. main: the tier at which the training saves on its plan. extra: (tier, every seconds) more. on_clock: a
+    save is due at the next whole multiple of its interval."""
 
     main: Tier
     every_seconds: float
@@ -90,6 +91,7 @@ class CheckpointStore:
     under_way: list[Saved] = field(default_factory=list)
     failures: int = 0
     lost: int = 0
+    on_clock: bool = False
     _due: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -103,7 +105,11 @@ class CheckpointStore:
     # --- saving --------------------------------------------------------------------------------------------------------
     def plan(self, at: int) -> None:
         """The training begins: each tier's first save is one interval away."""
-        self._due = {tier.name: at + int(seconds * 1000) for tier, seconds in self._plan()}
+        self._due = {tier.name: self._next(at, seconds) for tier, seconds in self._plan()}
+
+    def _next(self, at: int, seconds: float) -> int:
+        every = int(seconds * 1000)
+        return at // every * every + every if self.on_clock else at + every
 
     def _plan(self) -> tuple[tuple[Tier, float], ...]:
         return ((self.main, self.every_seconds), *self.extra)
@@ -133,7 +139,7 @@ class CheckpointStore:
         every = {tier.name: seconds for tier, seconds in self._plan()}
         for saved in ended:
             self.under_way.remove(saved)
-            self._due[saved.tier.name] = saved.done + int(every[saved.tier.name] * 1000)
+            self._due[saved.tier.name] = self._next(saved.done, every[saved.tier.name])
             if fails:
                 self.failures += 1
                 continue

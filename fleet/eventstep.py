@@ -20,6 +20,7 @@ from fleet.job import SLOW_BEYOND, WARMUP, Job, JobShape, Segment
 from fleet.joblog import log_of
 from fleet.jobs import make_job
 from fleet.network import STALLED
+from fleet.places import ON_NODE
 from fleet.plants import NEVER, Planted
 from fleet.programme import records
 from fleet.running import Running
@@ -35,8 +36,17 @@ RAMP_STEPS = 6
 SAMPLES = 120
 NETWORK = ("packet_loss", "link_slow", "link_flap", "link_down")
 DATA = ("data_stall", "storage_slow", "disk_slow", "disk_full")
+# What comes and goes within seconds would hold from one event to the next: a port that is down for 5 to 25 seconds would stop its
+# job, and kill it where the next event is a minute away. It costs what it was planted to cost on average, as in the full model.
+AVERAGED = ("link_flap",)
 STANDS_STILL = 1e6
 TELL_SECONDS = 2.0
+
+
+def part_of(planted: Planted) -> str:
+    """The part of a step that the fault makes longer: faults of one part do not add up, those of different ones do."""
+    fault = planted.plugin.fault
+    return "network" if fault in NETWORK else "data" if fault in DATA else "job" if planted.plugin.place == "job" else "compute"
 
 
 class Watcher(Protocol):
@@ -145,7 +155,8 @@ class EventWorld:
         self.programme.begin(scenario.fleet.cold)
         self.watchers = [make(self) for make in watchers]
         self.events = 0
-        self._soon, self._ill = False, True
+        self._soon, self._ill, self._fed = False, True, True
+        self._turned: list[int] | None = None  # the nodes whose knobs were turned last; None = any of them
         self._conditions(0)
 
     def run(self, tell: Callable[[str], None] = lambda line: None) -> Iterator[dict[str, Any]]:
@@ -186,16 +197,18 @@ class EventWorld:
     def _conditions(self, span: int) -> None:
         """What holds from now on: knobs, connections, each job's pace; what dies now dies."""
         world = self.world
-        world.knobs.reset()
-        world.plants.apply(world, world.now_ms)
+        world.knobs.reset(self._turned)
+        world.plants.apply(world, world.now_ms, AVERAGED)
+        wide = any(p.plugin.fault is None or p.plugin.place not in (*ON_NODE, "job") for p in world.plants.current)
+        self._turned = None if wide else sorted({row for p in world.plants.current for row in p.place.rows if p.plugin.place != "job"})
         for name, job in world.jobs.items():
             knobs = world.knobs.jobs[name]
             if len(knobs.compute) != job.ranks:
                 knobs.resize(job.ranks)
         self._links(span)
-        world.storage.feel()
+        self._storage()
         for name, job in world.jobs.items():
-            rows = np.array(job.nodes, dtype=np.int64)
+            rows = job._rows
             if isinstance(job, RateJob):
                 job.factor = self.factor(job)
                 job.storing = float(world.storage.write_factor[rows].max(initial=1.0))
@@ -203,6 +216,14 @@ class EventWorld:
             else:
                 job.links = per_gpu(world.network.endpoint[rows], job.gpus).ravel()
             job.suffer(world.knobs.jobs[name], world.now_ms)
+
+    def _storage(self) -> None:
+        """What the storage does to the jobs; while nothing is wrong with it there is nothing to feel."""
+        knobs = self.world.knobs.storage
+        ill = bool((knobs.up < 1).any() or (knobs.slowness != 1.0).any())
+        if ill or self._fed:
+            self.world.storage.feel()
+        self._fed = ill
 
     def _links(self, span: int) -> None:
         """Connections under what the network's faults do to them; nothing is to be learnt while there are none."""
@@ -215,8 +236,7 @@ class EventWorld:
 
     def factor(self, job: Running) -> float:
         """How much longer the job's step is now, by what is planted on it."""
-        world, rows = self.world, set(job.nodes)
-        index = np.array(job.nodes, dtype=np.int64)
+        world, rows, index = self.world, set(job.nodes), job._rows
         stuck = bool((world.knobs.host.mount_hung[index] > 0).any() or (world.knobs.storage.up < 1).any()
                      or (world.network.endpoint[index] >= STALLED).any())
         if stuck:
@@ -229,8 +249,7 @@ class EventWorld:
             at_job = planted.plugin.place == "job"
             if planted.culprit.job != job.name if at_job else not rows & set(planted.place.rows):
                 continue
-            part = "network" if planted.plugin.fault in NETWORK else "data" if planted.plugin.fault in DATA else (
-                "job" if at_job else "compute")
+            part = part_of(planted)
             worst[part] = max(worst.get(part, 0.0), planted.severity * planted.level)
         return 1.0 + sum(worst.values())
 

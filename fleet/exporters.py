@@ -42,7 +42,7 @@ class Answer:
 class Reading:
     """One exporter of all nodes at a moment. values: float64[node, column]. shapes: of each node the number of its page's
     shape: equal numbers, equal text around the values. rows: the nodes that have it. odd: nodes whose answer is no plain page
-    of these values. held: bool[node], those that still show what they showed before."""
+    of these values. held: bool[node], those that still show what they showed before. samples: float64[node], how many there are."""
 
     revision: int
     now_ms: int
@@ -52,6 +52,7 @@ class Reading:
     rows: list[int]
     odd: frozenset[int]
     held: NDArray[np.bool_]
+    samples: Floats
 
 
 @dataclass(slots=True)
@@ -67,6 +68,7 @@ class _Past:
     masks: list[bytes] = field(default_factory=list)
     shaped: tuple[list[Hashable], set[int]] | None = None
     shapes: list[int] = field(default_factory=list)
+    samples: Floats = field(default_factory=lambda: np.zeros(0))
     reading: Reading | None = None
 
 
@@ -123,8 +125,8 @@ class Exporters:
         past.values, past.keys = fresh, keys
         values = self._restarted(name, sheet, past, fresh)
         there, values = self._families(name, sheet, values)
-        past.reading = Reading(world.revision, world.now_ms, values, there, self._shaped(name, past, there, keys), sheet.rows(),
-                               self._odd(name), held)
+        shapes = self._shaped(name, past, there, keys)
+        past.reading = Reading(world.revision, world.now_ms, values, there, shapes, sheet.rows(), self._odd(name), held, past.samples)
         return past.reading
 
     def _tell_time(self, sheet: Sheet, reading: Reading) -> None:
@@ -182,7 +184,10 @@ class Exporters:
     def _shaped(self, name: str, past: _Past, there: NDArray[np.bool_], keys: list[Hashable]) -> list[int]:
         if past.there is None:
             past.there, past.masks = np.zeros_like(there), [b""] * len(there)
-        changed = np.flatnonzero((there != past.there).any(axis=1)).tolist()
+        differs = there != past.there
+        changed = np.flatnonzero(differs.any(axis=1)).tolist() if differs.any() else []
+        if changed or not len(past.samples):
+            past.samples = there.sum(axis=1, dtype=np.float64)
         for row in changed if past.masks[0] else range(len(there)):
             past.masks[row] = there[row].tobytes()
         past.there = there

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from core.protocols import NodeView
 from core.types import Action, Floats, Outcome
 from fleet.exporters import Answer
@@ -77,8 +75,7 @@ class FleetFrames:
         """What each exporter shows at `at` ms, which must not lie in the past."""
         self.world.advance(at)
         found = [(name, self.pages.exporters.read(name)) for name in self.pages.names]
-        return [Frame(name, at, one.values, one.shapes, one.there.sum(axis=1, dtype=np.float64), one.rows, one.odd)
-                for name, one in found]
+        return [Frame(name, at, one.values, one.shapes, one.samples, one.rows, one.odd) for name, one in found]
 
     def answer(self, node: Node | Station, exporter: str) -> Answer:
         """What who asks the exporter gets now: a page, or how there is none."""

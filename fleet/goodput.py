@@ -46,6 +46,8 @@ class Goodput:
         self.start_ms = self._at = world.now_ms
         self.nodes: Ints = np.zeros((len(world.nodes), len(CAUSES)), np.int64)
         self.jobs: dict[str, Ints] = {}
+        self._seen: list[str] = []  # the nodes' states when they were last looked at, and what they stand for
+        self._by_state: Ints = np.zeros(0, np.int64)
 
     def step(self, at: int) -> None:
         """Books the time up to `at` (ms)."""
@@ -67,15 +69,17 @@ class Goodput:
 
     def _states(self) -> Ints:
         """The cause of each node's time beside its job's processes, int64[node]."""
-        world = self._world
-        found = [_STATE_CAUSE[node.state] for node in world.nodes]
-        for node in world.testing:
+        states = [node.state for node in self._world.nodes]
+        if states != self._seen:
+            self._seen, self._by_state = states, np.array([_STATE_CAUSE[state] for state in states], dtype=np.int64)
+        found = self._by_state.copy()
+        for node in self._world.testing:
             found[node] = CAUSE_INDEX["diagnosing"]
-        return np.array(found, dtype=np.int64)
+        return found
 
     def _off(self, job: Running, rest: Ints, cause: Ints) -> None:
         """A job's nodes while its processes are not there; its own account gets all of its nodes' time."""
-        rows = np.array(job.nodes, dtype=np.int64)
+        rows = job.rows
         idle = cause[rows] == CAUSE_INDEX["idle"]
         waits = "restart" if idle.all() else "queue_wait"
         cause[rows[idle]] = CAUSE_INDEX[_OFF.get(job.state, waits)]

@@ -294,8 +294,8 @@ class GpuBank:
         down = np.where(dips, np.floor(1 + 19 * uniform[1]), 0.0)
         self._slowed = bool(self.speed.min() < 1) or bool(braked.any())
         if self._slowed:
-            jitter = np.where(hot | self._limited, np.round(normal[1]), 0.0)
-            down += np.round((1 - self.speed) * kind.max_clock_mhz / kind.clock_step_mhz) - jitter
+            jitter = np.where(hot | self._limited, np.rint(normal[1]), 0.0)
+            down += np.rint((1 - self.speed) * kind.max_clock_mhz / kind.clock_step_mhz) - jitter
         fast = np.minimum(np.maximum(kind.max_clock_mhz - down * kind.clock_step_mhz, kind.idle_clock_mhz), kind.max_clock_mhz)
         self.clock = np.where(there, fast, kind.idle_clock_mhz)
         self._wobble = 0.7 * self._wobble + np.where(active, 8.5, 0.35) * normal[2]
@@ -313,7 +313,7 @@ class GpuBank:
     def _activity(self, work: Work, there: NDArray[np.bool_], active: NDArray[np.bool_], normal: Floats, uniform: Floats) -> None:
         usable = float(self.kind.memory_mib - self.kind.reserved_mib)
         self.util = np.where(work.resident, 100.0 - (uniform[1] < 0.15), np.where(active, 3.0, 0.0))
-        self.copy_util = np.round(35 * work.busy * (1 + 0.05 * normal[3]))
+        self.copy_util = np.rint(35 * work.busy * (1 + 0.05 * normal[3]))
         self.memory = np.minimum(np.minimum(work.memory_mib, MIB_OF_JOB * usable) + self.knobs.leaked_mib, usable)
         self.graphics = np.where(work.resident, np.minimum(0.965 + 0.01 * normal[3], 1.0), 0.0)
         self.sm = np.minimum(0.94 * work.busy * (1 + 0.02 * normal[4]) + 0.04 * work.resident, 1.0)
@@ -343,15 +343,15 @@ class GpuBank:
 
     def _count(self, seconds: int, work: Work, watts: Floats) -> None:
         knobs, uniform, span = self.knobs, self._rng.random((2, *self._core.shape)), seconds * 1e9
-        self.energy_mj += np.round(watts * seconds * 1000)
+        self.energy_mj += np.rint(watts * seconds * 1000)
         if self._slowed:
-            self.thermal_ns += np.round(np.minimum((1 - self.thermal) / 0.05, 1.0) * span)
+            self.thermal_ns += np.rint(np.minimum((1 - self.thermal) / 0.05, 1.0) * span)
             self.sw_thermal_ns += np.where(self.thermal < HELD_BACK, span, 0.0)
             self.hw_thermal_ns += np.where(self._deep, span, 0.0)
             self.brake_ns += np.where(knobs.brake > 0, span, 0.0)
         dips = np.where(self._boosts, self.cap_share * (0.6 + 0.8 * uniform[0]), 0.0)
-        self.power_ns += np.round(np.where(self._limited, 0.97 + 0.03 * uniform[0], dips) * span)
-        self.nvlink_mb += np.round(work.traffic * INSIDE_TIMES / 1e6)
+        self.power_ns += np.rint(np.where(self._limited, 0.97 + 0.03 * uniform[0], dips) * span)
+        self.nvlink_mb += np.rint(work.traffic * INSIDE_TIMES / 1e6)
         # A replay a day, and a correctable error in a hundred days and more, are usual.
         errors = (uniform[1] > 1 - seconds * 1e-7).astype(float)
         self.pcie_replays += uniform[1] < seconds / 90_000

@@ -72,12 +72,12 @@ def lockstep(groups: Groups, work: Floats, tensor: Floats, hop: Floats, collecti
     """
     inside = groups.grid(tensor).max(axis=2)
     stage = groups.grid(work).max(axis=2) + inside
-    links = np.zeros_like(collective)
+    links: Floats | float = 0.0
     if groups.pp > 1:
         hops = groups.grid(hop).max(axis=2)
         busy = stage + hops
         replica = busy.max(axis=0) * (microbatches - 1) / microbatches + busy.sum(axis=0) / microbatches
-        links = np.broadcast_to(hops[:, :, None], (groups.pp, groups.dp, groups.tp)).reshape(-1)
+        links = np.repeat(hops.reshape(-1), groups.tp)
     else:
         replica = stage[0]
     ended = float(replica.max())
@@ -85,7 +85,7 @@ def lockstep(groups: Groups, work: Floats, tensor: Floats, hop: Floats, collecti
     if groups.dp > 1:
         slowest = groups.grid(collective).max(axis=1, keepdims=True)
         ended += float(slowest.max())
-        own = own + np.broadcast_to(slowest, (groups.pp, groups.dp, groups.tp)).reshape(-1)
+        own = (own.reshape(groups.pp, groups.dp, groups.tp) + slowest).reshape(-1)
     return Lockstep(ended, own)
 
 

@@ -165,7 +165,7 @@ class HostBank:
         day = math.sin(2 * math.pi * (at_ms / DAY_MS - 0.375))
         self._drift = 0.98 * self._drift + 0.03 * float(self._rng.normal())
         self.inlet = self._inlet_base + (1.2 * day + self._drift) + 0.08 * noise + self.knobs.inlet_celsius
-        share, air = work.load.mean(axis=1), np.maximum(0.05, self.knobs.airflow)
+        share, air = work.load.sum(axis=1) / work.load.shape[1], np.maximum(0.05, self.knobs.airflow)
         self.exhaust += gain * (self.inlet + (4.0 + 19.0 * share) / air - self.exhaust)
         # Fans follow the heat that leaves the chassis.
         hotter = np.minimum(np.maximum(self.exhaust - self.inlet - 5.0, 0.0), 20.0)
@@ -228,12 +228,12 @@ class HostBank:
 
     def _count_net(self, seconds: int, active: Floats, writing: Floats, uniform: Floats) -> None:
         total = self.totals
-        arrived = np.round(seconds * (3e5 + 4e7 * active) * uniform[0])
-        left = np.round(seconds * (2e5 + 2e6 * active) * uniform[1] + 0.5 * writing)
-        segments = np.round(left / 1400)
+        arrived = np.rint(seconds * (3e5 + 4e7 * active) * uniform[0])
+        left = np.rint(seconds * (2e5 + 2e6 * active) * uniform[1] + 0.5 * writing)
+        segments = np.rint(left / 1400)
         total["eth_in"] += arrived
         total["eth_out"] += left
-        total["eth_in_packets"] += np.round(arrived / 1400)
+        total["eth_in_packets"] += np.rint(arrived / 1400)
         total["eth_out_packets"] += segments
         total["tcp_out"] += segments
         total["tcp_again"] += np.floor(0.004 * seconds * (1 + active) + 2.5 * (uniform[2] - 0.8))
@@ -244,12 +244,12 @@ class HostBank:
         moved = np.zeros((2, self._nodes, len(DISKS)))
         moved[0, :, 0] = seconds * 5e4 * (0.2 + 1.8 * uniform[0])
         # The cache of the input data is on the scratch disk: it is read as fast as the job computes.
-        pace = np.minimum(1.0, work.busy.mean(axis=1) / 0.8)
+        pace = np.minimum(1.0, work.busy.sum(axis=1) / work.busy.shape[1] / 0.8)
         moved[0, :, SCRATCH] = seconds * (2.2e7 * active * pace + knobs.disk_load * DISK_BYTES_PER_SECOND)
         moved[1, :, 0] = seconds * 4e5 * (0.5 + uniform[1])
         moved[1, :, SCRATCH] = np.where(knobs.read_only > 0, 0.0, work.writing)
-        moved = np.round(moved)
-        calls = np.round(moved / IO_BYTES)
+        moved = np.rint(moved)
+        calls = np.rint(moved / IO_BYTES)
         took = calls * np.array([READ_SECONDS, WRITE_SECONDS])[:, None, None]
         took[:, :, SCRATCH] *= self._queue
         both = moved.sum(axis=0) / DISK_BYTES_PER_SECOND

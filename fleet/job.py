@@ -74,6 +74,7 @@ class Job(Running):
                  rng: np.random.Generator) -> None:
         self.curve, self._noise = LossCurve(shape.fp16, shape.loss_noise), StepNoise(shape, len(nodes))
         self.store = CheckpointStore.of(shape.checkpoint_tier, shape.checkpoint_every_seconds, shape.extra_tiers)
+        self.store.on_clock = shape.checkpoint_on_clock
         self._segment: Segment | None = None
         self._reached = shape.first_step
         self._before: frozenset[int] = frozenset()
@@ -386,15 +387,16 @@ class Job(Running):
         owed = np.maximum(0.0, shape.loader_seconds * tokens * self.loader - kernels)
         data = shape.fetch_seconds * (0.4 + 0.6 * rng.lognormal(0, 0.4, n)) * felt.data + owed
         wobble = float(rng.lognormal(0, 0.07))
-        stall = self._stall(noise, impact.step_seconds) + kernels * (felt.late - 1.0)
+        usual_step = impact.step_seconds
+        stall = self._stall(noise, usual_step) + kernels * (felt.late - 1.0)
         exchange = pace * wobble * self.links
         step = lockstep(self.groups, kernels + data + stall, pace * shape.tensor_seconds * self.nvlink,
                         shape.hop_seconds * exchange, shape.collective_seconds * exchange, shape.microbatches)
-        shared = noise.excess * impact.step_seconds if noise.rank is None and kind == "step" else 0.0
+        shared = noise.excess * usual_step if noise.rank is None and kind == "step" else 0.0
         total = step.seconds + shared
         wait = total - kernels - data - step.exchange
         load = (COMPUTE * kernels + EXCHANGE * step.exchange + WAIT * (wait + data)) / total
-        healthy = impact.step_seconds * (1 + noise.excess) + tokens * usual / factor - shape.compute_seconds
+        healthy = usual_step * (1 + noise.excess) + tokens * usual / factor - shape.compute_seconds
         ms = max(1, round(total * 1000))
         timing = {"compute": kernels + stall, "data": data, "comm": total - kernels - stall - data}
         return Segment(kind, at, at + ms, load, kernels / total, shape.bytes_per_step * tokens / ms, round(healthy * 1000), timing,

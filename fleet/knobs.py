@@ -18,19 +18,42 @@ from core.types import Floats
 
 
 class Knobs:
-    """Base of the groups below: named arrays of one shape, all of them healthy after `reset`."""
+    """Base of the groups below: named arrays of one shape, all of them healthy after `reset`. They lie in one block, so that
+    setting and asking takes one operation for all of them."""
 
     HEALTHY: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
-        for name, value in self.HEALTHY.items():
-            setattr(self, name, np.full(shape, float(value)))
+        self._healthy = np.array([*self.HEALTHY.values()], np.float64).reshape(-1, *[1] * len(shape))
+        self._lay(np.empty((len(self.HEALTHY), *shape)))
+        self.reset()
+
+    def _lay(self, block: Floats) -> None:
+        self._all = block
+        for name, values in zip(self.HEALTHY, block, strict=True):
+            setattr(self, name, values)
+
+    def __getstate__(self) -> tuple[tuple[int, ...], Floats, Floats]:
+        return self.shape, self._healthy, self._all
+
+    def __setstate__(self, state: tuple[tuple[int, ...], Floats, Floats]) -> None:
+        # A copy's arrays are parts of its own block.
+        self.shape, self._healthy, block = state
+        self._lay(block)
 
     def reset(self) -> None:
         """Every part is healthy again."""
-        for name, value in self.HEALTHY.items():
-            getattr(self, name).fill(value)
+        self._all[:] = self._healthy
+
+    def reset_rows(self, rows: list[int]) -> None:
+        """The parts of these nodes (the first axis) are healthy again."""
+        self._all[:, rows] = self._healthy
+
+    def turned(self) -> NDArray[np.bool_]:
+        """bool[first axis]: where any of them is not healthy now."""
+        one = (self._all != self._healthy).any(axis=0)
+        return one if one.ndim == 1 else one.any(axis=1)
 
 
 class GpuKnobs(Knobs):
@@ -231,10 +254,15 @@ class WorldKnobs:
     settings: dict[tuple[int, str], str] = field(default_factory=dict)
     down_services: set[tuple[int, str]] = field(default_factory=set)
 
-    def reset(self) -> None:
-        """Everything is healthy."""
-        for group in (self.gpu, self.nic, self.switch, self.host, self.storage):
-            group.reset()
+    def reset(self, rows: list[int] | None = None) -> None:
+        """Everything is healthy. rows: the only nodes whose parts were not (None = any of them)."""
+        for group in (self.gpu, self.nic, self.host):
+            if rows is None:
+                group.reset()
+            elif rows:
+                group.reset_rows(rows)
+        for shared in (self.switch, self.storage):
+            shared.reset()
         self.exporter.reset()
         for job in self.jobs.values():
             job.reset()

@@ -58,19 +58,28 @@ class KernelLogs:
     def __init__(self, nodes: list[Node], rng: np.random.Generator, gpus: GpuBank | None = None, now_ms: int = 0) -> None:
         self._nodes, self._rng, self._gpus, self.now_ms = nodes, rng, gpus, now_ms
         self._logs = [ByteLog() for _ in nodes]
+        self._first_boot = [node.boot_ms for node in nodes]
         self._last: list[tuple[int, int]] = [(0, 0) for _ in nodes]
         self._named: set[tuple[int, int]] = set()
-        for node in nodes:
-            self.boot(node, node.boot_ms)
+        # What a node's first boot wrote is written when somebody first reads its log or adds to it: most are never read where
+        # months of thousands of nodes are stepped from event to event.
+        self._unwritten = {node.index for node in nodes}
 
     def of(self, index: int) -> ByteLog:
+        self._begun(index)
         return self._logs[index]
+
+    def _begun(self, index: int) -> None:
+        if index in self._unwritten:
+            self._unwritten.discard(index)
+            self.boot(self._nodes[index], self._first_boot[index])
 
     def write(self, node: Node, at: int, message: str) -> None:
         """One line of the node's kernel at `at` (ms)."""
         self._line(node, at, f"kernel: {message}")
 
     def _line(self, node: Node, at: int, text: str) -> None:
+        self._begun(node.index)
         # Microseconds that no draw decides: a fault's lines must not change anybody's draws.
         log, (then, micro) = self._logs[node.index], self._last[node.index]
         mix = (at // 1000 * 7919 + node.index * 104_729 + len(log) * 31) % 1000
@@ -81,6 +90,7 @@ class KernelLogs:
     def boot(self, node: Node, at: int) -> None:
         """What a boot writes. at: when it began (ms)."""
         kind = node.kind
+        self._begun(node.index)
         self._named -= {(node.index, gpu) for gpu in range(kind.gpus)}
         self.write(node, at, f"Linux version {kind.kernel} (buildd@lcy02) #23-Ubuntu SMP {kind.architecture}")
         self.write(node, at + 4_000, "nvme nvme1: 128/0/0 default/read/poll queues")
@@ -100,6 +110,7 @@ class KernelLogs:
         and the recovery action where that changes with it. detail: what stands behind the number; None = the usual text.
         at: ms, None = now."""
         one, moment = self._nodes[node], self.now_ms if at is None else at
+        self._begun(node)
         address = one.pci(gpu)[:-2]
         if (node, gpu) not in self._named:
             self._named.add((node, gpu))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,8 @@ QUEUE_PAIRS = 4
 class Connections:
     """The flows of one start of a job, or of one pipeline stage of it (a data group stays inside a stage). ring: the nodes
     in order. to: int64[member, slot], whom each sends to; a slot is a queue pair to a partner. path: int64[member, nic,
-    slot]. crosses: bool of that shape, the flow goes over a spine. broken_seconds: for how long some flow has stood still."""
+    slot]. crosses: bool of that shape, the flow goes over a spine. broken_seconds: for how long some flow has stood still.
+    next: the ring from its second member on, the first one last."""
 
     job: str
     ring: Ints
@@ -74,6 +75,10 @@ class Connections:
     path: Ints
     crosses: Bools
     broken_seconds: float = 0.0
+    next: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next = np.roll(self.ring, -1)
 
 
 class Network:
@@ -97,6 +102,9 @@ class Network:
         self.loss, self.congestion, self.detour = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.up, self.stalled = np.ones(shape, bool), np.zeros(shape, bool)
         self.linked, self.volume = np.zeros(shape[0], bool), np.ones(shape[0])
+        self._odd: Ints = np.arange(0)  # nodes with a port that was not as new in the last step
+        self._shared: Bools = np.zeros(shape[0], bool)  # nodes with a port whose flows share a link
+        self.quiet = True  # nothing is wrong with any port or switch; flows may share a path all the same
         self._forced: dict[str, list[tuple[int, int]]] = {}
         # In which order each switch's paths go when a share of them is lost.
         order = np.random.default_rng([seed, 0x9A7]).random((len(topology.switches), PATHS))
@@ -145,6 +153,7 @@ class Network:
             for pairs in self._forced.values():
                 for place in pairs:
                     self.sharing[place] = max(2.0, self.sharing[place])
+        self._shared = np.asarray((self.sharing > 1.0).any(axis=1))
 
     def _share_paths(self) -> None:
         """Counts the flows on each up-link and down-link (leaf, path): a queue pair carries its part of a flow, and a node
@@ -174,45 +183,64 @@ class Network:
         self._forced.setdefault(job.name, []).extend([first, second])
         for place in (first, second):
             self.sharing[place] = max(2.0, self.sharing[place])
+            self._shared[place[0]] = True
 
     # --- time --------------------------------------------------------------------------------------------------------
     def step(self, jobs: Mapping[str, Running], seconds: int, job_knobs: Mapping[str, JobKnobs]) -> None:
         """Reads the knobs as they are turned now and moves on by `seconds`. A job whose transport gives up crashes."""
         self.connect(jobs)
-        nic = self.nic
-        self.up = nic.up > 0
-        self.share = np.minimum(nic.rate, slot_share(nic.pcie_width)) / self.sharing
-        self.loss, self.congestion = nic.loss_per_million.copy(), nic.congestion.copy()
-        self.stalled = np.zeros(self.up.shape, bool)
-        self.detour = np.zeros(self.up.shape)
-        # Where a fault says how slow its port is, that stands for what its other knobs would cost.
-        said = nic.slowness > 1.0
-        self.endpoint = np.where(said, np.maximum(nic.slowness, self.sharing),
-                                 self._slower(self.share, self.loss, self.congestion))
-        if self._switches_ill():
-            share, loss, congestion = self.share, self.loss.copy(), self.congestion.copy()
-            self._pass_switches(seconds)
-            self.endpoint = np.maximum(self.endpoint, self._slower(
-                np.where(said & (self.share >= share), 1.0, self.share), self.loss - np.where(said, loss, 0.0),
-                np.where(said & (self.congestion <= congestion), 0.0, self.congestion)))
-        self.endpoint = np.where(self.stalled | ~self.up, STALLED, self.endpoint)
-        self.endpoint[~self.linked] = 1.0
+        self._heal()
+        ill = self._switches_ill()
+        # Most nodes' ports are healthy most of the time: the others are reckoned, or all where a switch is ill.
+        turned = self.nic.turned()
+        self.quiet = not ill and not turned.any()
+        odd = turned | self._shared
+        if ill or odd.any():
+            self._odd = np.arange(len(odd)) if ill else np.flatnonzero(odd)
+            self._feel(self._odd, ill, seconds)
         self._break(seconds)
         for name, row in self.broken.items():
             if job_knobs[name].crash is None:
                 job_knobs[name].crash, job_knobs[name].crash_rank = GAVE_UP, jobs[name].rank_of(row, 0)
 
-    def _slower(self, share: Floats, loss: Floats, congestion: Floats) -> Floats:
+    def _heal(self) -> None:
+        """All ports are as new but for those that are looked at next."""
+        rows, self._odd = self._odd, self._odd[:0]
+        if not len(rows):
+            return
+        self.up[rows], self.stalled[rows] = True, False
+        for values, healthy in ((self.share, 1.0), (self.endpoint, 1.0), (self.loss, 0.0), (self.congestion, 0.0), (self.detour, 0.0)):
+            values[rows] = healthy
+
+    def _feel(self, rows: Ints, ill: bool, seconds: int) -> None:
+        """What the ports of these nodes meet, and the switches where some are ill (then `rows` are all nodes)."""
+        nic, sharing = self.nic, self.sharing[rows]
+        self.up[rows] = up = nic.up[rows] > 0
+        self.share[rows] = share = np.minimum(nic.rate[rows], slot_share(nic.pcie_width[rows])) / sharing
+        self.loss[rows] = loss = nic.loss_per_million[rows]
+        self.congestion[rows] = congestion = nic.congestion[rows]
+        # Where a fault says how slow its port is, that stands for what its other knobs would cost.
+        said = nic.slowness[rows] > 1.0
+        endpoint = np.where(said, np.maximum(nic.slowness[rows], sharing), self._slower(share, loss, congestion, self.detour[rows]))
+        if ill:
+            self._pass_switches(seconds)
+            up = self.up
+            endpoint = np.maximum(endpoint, self._slower(
+                np.where(said & (self.share >= share), 1.0, self.share), self.loss - np.where(said, loss, 0.0),
+                np.where(said & (self.congestion <= congestion), 0.0, self.congestion), self.detour))
+        endpoint = np.where(self.stalled[rows] | ~up, STALLED, endpoint)
+        endpoint[~self.linked[rows]] = 1.0
+        self.endpoint[rows] = endpoint
+
+    def _slower(self, share: Floats, loss: Floats, congestion: Floats, detour: Floats) -> Floats:
         """The factor that share, loss and congestion make, each by itself the bottleneck."""
-        share = np.minimum(share, 1.0 - CONGESTED * congestion**2) * (1.0 - self.detour)
+        share = np.minimum(share, 1.0 - CONGESTED * congestion**2) * (1.0 - detour)
         cost = COST_OF_SPRAYED_LOSS if self.sprayed else COST_OF_LOSS
         resent = 1.0 + cost * 1e-6 * np.maximum(0.0, loss - FREE_PER_MILLION)
         return np.maximum(1.0 / np.maximum(share, 1.0 / STALLED), resent)
 
     def _switches_ill(self) -> bool:
-        one = self.switch
-        return bool(one.loss_per_million.any() or one.congestion.any() or (one.rate != 1).any() or (one.up != 1).any()
-                    or one.paths_lost.any() or self._lost.any() or self._dips.any())
+        return bool(self.switch.turned().any() or self._lost.any() or self._dips.any())
 
     def _pass_switches(self, seconds: int) -> None:
         """What the switches do to what passes them: the leaf to all its ports, leaves and spines to what crosses."""
@@ -261,7 +289,7 @@ class Network:
         """Counts how long each job has had a flow that stands still; `broken` names the jobs whose transport gave up, with
         the row of the node that says so."""
         self.broken = {}
-        if self.up.all() and not self.stalled.any():
+        if self.quiet or (self.up.all() and not self.stalled.any()):
             for flows in self.connections:
                 flows.broken_seconds = 0.0
             return
@@ -279,7 +307,7 @@ class Network:
         for flows in self.connections:
             part = seen[..., flows.ring, :]
             n = len(flows.ring)
-            after = np.roll(part, -1, axis=-2)
+            after = seen[..., flows.next, :]
             if n == 2:
                 told[..., flows.ring, :] = after
                 continue

@@ -72,11 +72,12 @@ class NicBank:
         self._lanes = rng.dirichlet(np.full(LANES, 6.0), shape)
         self.counters["symbol_errors"] += rng.poisson(30.0, shape)
         self.counters["carrier_changes"] += 1.0
-        self.counters["corrected_bits"] += np.round(self._errors * 8e5)
+        self.counters["corrected_bits"] += np.rint(self._errors * 8e5)
         for lane in range(LANES):
-            self.counters[f"lane_errors_{lane}"] += np.round(self._errors * 8e5 * self._lanes[:, :, lane])
+            self.counters[f"lane_errors_{lane}"] += np.rint(self._errors * 8e5 * self._lanes[:, :, lane])
         self._up: NDArray[np.bool_] = np.ones(shape, bool)
         self.changes: list[LinkChange] = []
+        self._all_of_it, self._steady = np.ones(shape), False
         self.present: NDArray[np.bool_] = np.ones(shape, bool)
         self.state: Floats = np.full(shape, ACTIVE)
         self.physical_state: Floats = np.full(shape, LINK_UP)
@@ -92,9 +93,13 @@ class NicBank:
     def step(self, seconds: int, work: Work, network: Network) -> None:
         """Moves all ports on by `seconds`."""
         moved = self._move(seconds, work, network)
-        self._links(network)
+        self.changes = []
+        # While nothing is wrong the links stay as they are.
+        if not (network.quiet and self._steady):
+            self._links(network)
+            self.pci_stalled = np.where(moved.loaded, np.rint(100.0 * (1.0 - moved.pcie)), 0.0)
+        self._steady = network.quiet and not self.changes
         self._physics(seconds)
-        self.pci_stalled = np.where(moved.loaded, np.round(100.0 * (1.0 - moved.pcie)), 0.0)
         self.transport.step(seconds, moved, network, self.knobs)
 
     def _move(self, seconds: int, work: Work, network: Network) -> Moved:
@@ -105,22 +110,24 @@ class NicBank:
             # Messages are dealt to the device that is free: a slow one gets fewer.
             pull = 1.0 / np.sqrt(network.endpoint)
             asked = asked * pull / pull.mean(axis=1, keepdims=True)
-        asked = asked * network.up * self._bias
-        sent = np.round(asked * ~network.stalled * noise[0])
-        arriving = asked * noise[1]
-        if network.stalled.any() or not network.up.all():
-            arriving = arriving * network.from_senders((network.up & ~network.stalled).astype(float))
-        received = np.round(arriving)
+        if network.quiet:
+            asked = asked * self._bias
+            sent, received, pcie = np.rint(asked * noise[0]), np.rint(asked * noise[1]), self._all_of_it
+        else:
+            asked = asked * network.up * self._bias
+            sent = np.rint(asked * ~network.stalled * noise[0])
+            arriving = asked * noise[1]
+            if network.stalled.any() or not network.up.all():
+                arriving = arriving * network.from_senders((network.up & ~network.stalled).astype(float))
+            received, pcie = np.rint(arriving), slot_share(self.knobs.pcie_width)
         size = packet_bytes(self.kind)
-        pcie = slot_share(self.knobs.pcie_width)
         busy = np.minimum(1.0, sent / (seconds * self.kind.nic_bytes_per_second))
-        return Moved(sent, received, np.round(sent / size), np.round(received / size), asked > 0, busy, pcie)
+        return Moved(sent, received, np.rint(sent / size), np.rint(received / size), asked > 0, busy, pcie)
 
     # --- links -------------------------------------------------------------------------------------------------------
     def _links(self, network: Network) -> None:
         kind, up, count = self.kind, network.up, self.counters
         changed = up != self._up
-        self.changes = []
         if changed.any():
             count["carrier_changes"] += changed
             count["downed"] += changed & ~up
@@ -148,19 +155,19 @@ class NicBank:
             return
         repaired = seconds * self._errors * self._up
         wrong = self.knobs.symbol_errors_per_second
-        ill = bool(wrong.any())
+        ill = not self._steady and bool(wrong.any())
         if ill:
             repaired = repaired + seconds * REPAIRED_BITS * wrong
             count["symbol_errors"] += counts(seconds * wrong, draw)
             count["uncorrected_symbols"] += counts(seconds * BEYOND_REPAIR * wrong, draw)
-        repaired = np.maximum(0.0, np.round(repaired + np.sqrt(repaired) * wobble))
+        repaired = np.maximum(0.0, np.rint(repaired + np.sqrt(repaired) * wobble))
         count["corrected_bits"] += repaired
         for lane in range(LANES):
             share = self._lanes[:, :, lane]
             if ill:
                 # A bad cable is bad on one lane.
                 share = np.where(wrong > 0, 0.94 if lane == 2 else 0.02, share)
-            count[f"lane_errors_{lane}"] += np.round(repaired * share)
+            count[f"lane_errors_{lane}"] += np.rint(repaired * share)
 
     def tell(self, kernel: KernelLogs, nodes: Sequence[Node], at: int) -> None:
         """The kernel's lines for the links that changed in this sub-step: those of the driver's interface (Ethernet only) and

@@ -130,8 +130,9 @@ class Plants:
         self.current.append(planted)
         return planted
 
-    def apply(self, world: World, now_ms: int) -> None:
-        """Turns the knobs of everything that is present; ends what heals by itself."""
+    def apply(self, world: World, now_ms: int, averaged: Collection[str] = ()) -> None:
+        """Turns the knobs of everything that is present; ends what heals by itself. averaged: plug-ins that turn none, for who takes
+        what they cost on average from their severity."""
         if any(not planted.present for planted in self.current):
             self.current = [planted for planted in self.current if planted.present]
         for planted in self.current:
@@ -141,7 +142,8 @@ class Plants:
                 self.end(world, planted, now_ms, "itself")
                 continue
             planted.grow(now_ms)
-            planted.plugin.apply(world, planted)
+            if planted.plugin.name not in averaged:
+                planted.plugin.apply(world, planted)
 
     def end(self, world: World, planted: Planted, now_ms: int, by: str) -> None:
         """The part is as new."""

@@ -18,6 +18,7 @@ from core.protocols import FaultPlugin
 from core.types import Target
 from fleet.operations import Operations
 from fleet.plants import NEVER, Planted
+from fleet.running import Running
 from fleet.scenario import Entry, JobSpec, PlaceError, Scenario, seconds_of
 from fleet.state import goodput, node_reports, truth_row
 from fleet.world import World
@@ -61,6 +62,7 @@ class Programme:
     _restart: dict[str, int] = field(default_factory=dict)
     _waiting: set[str] = field(default_factory=set)
     _open: list[_Line] = field(default_factory=list)
+    _lacked: dict[str, int] = field(default_factory=dict)
     _next: int = 0
 
     def prepare(self) -> Programme:
@@ -155,8 +157,7 @@ class Programme:
         """Somebody starts a job again that failed or was killed, once nobody has been at it or its nodes for that long."""
         job = self.world.jobs.get(spec.name)
         busy = {key for op in self.operations.running() for key in op.busy}
-        idle = job is not None and job.state in ("failed", "killed") and spec.name not in busy and all(
-            n.state == "in_service" and n.name not in busy for n in (self.world.nodes[i] for i in job.nodes))
+        idle = job is not None and job.state in ("failed", "killed") and spec.name not in busy and self._whole(job, busy)
         if job is None or not idle:
             self._restart.pop(spec.name, None)
             return
@@ -165,6 +166,16 @@ class Programme:
             job.start(at)
             self.world.cure("resume_job", job=job)
             self.world.cure("restart_process", job=job)
+
+    def _whole(self, job: Running, busy: set[str]) -> bool:
+        """Whether all nodes of the job are in service and nobody is at one. The one that was not last time is asked first."""
+        nodes = [self.world.nodes[i] for i in job.nodes]
+        last = min(self._lacked.get(job.name, 0), len(nodes) - 1)
+        for place in (last, *range(len(nodes))):
+            if nodes[place].state != "in_service" or nodes[place].name in busy:
+                self._lacked[job.name] = place
+                return False
+        return True
 
     def next_ms(self, now: int) -> int:
         """When the schedule next has something to do."""

@@ -104,6 +104,11 @@ class Running(ABC):
         return Groups.fit(ranks, self.gpus, self.shape.tp, self.shape.pp)
 
     @property
+    def rows(self) -> NDArray[np.int64]:
+        """Its nodes' indexes in rank order, int64[node]."""
+        return self._rows
+
+    @property
     def ranks(self) -> int:
         return len(self.nodes) * self.gpus
 

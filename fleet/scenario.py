@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,7 +17,7 @@ import yaml
 from core.clock import parse_rfc3339
 from core.errors import BadInput, ConfigError, nearest
 from core.protocols import FaultPlugin
-from core.yamlfile import Node, build, read_yaml
+from core.yamlfile import Node, build
 from fleet.hardware import DEFAULT_KIND, FABRICS, kind_named
 from fleet.jobs import SHAPES
 from fleet.plants import MOST
@@ -148,11 +147,6 @@ def node_names(total: int) -> list[str]:
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
-def read_scenario(path: str | Path, plugins: Mapping[str, FaultPlugin]) -> Scenario:
-    """The scenario of a file, with every place that it names known to exist. Raises ConfigError: file, line, key."""
-    return scenario_from(read_yaml(path), str(path), plugins)
-
-
 def scenario_from(data: Any, file: str, plugins: Mapping[str, FaultPlugin]) -> Scenario:
     """A scenario from YAML data. Raises ConfigError naming file, line, key, what was given and what is allowed."""
     found = build(Scenario, data, file)

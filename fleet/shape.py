@@ -20,7 +20,8 @@ class JobShape:
     tp None: as many as the node has GPUs, at most 8. eval_every_seconds None: no evaluation. step_noise: sigma of the
     log-normal noise of a step; rough_share of steps take longer by an exponential share of mean rough_mean, outlier_share
     by outlier. loss_noise: standard deviation of the loss around its trend. heavy_every: each so manieth step takes longer by the share
-    heavy_excess (an optimiser that does its costly part now and then); 0 = none does. extra_tiers: (checkpoint tier, every seconds) beside the main one. trainer: megatron or torchtitan, the
+    heavy_excess (an optimiser that does its costly part now and then); 0 = none does. extra_tiers: (checkpoint tier, every seconds) beside the main one.
+    checkpoint_on_clock: saves begin at whole multiples of the interval, whenever the job was started, and not one interval after the last. trainer: megatron or torchtitan, the
     form of the log. process_groups: the watchdog names the process group, as newer PyTorch does.
     """
 
@@ -33,6 +34,7 @@ class JobShape:
     pp: int = 1
     microbatches: int = 16
     checkpoint_every_seconds: float = 300.0
+    checkpoint_on_clock: bool = False
     checkpoint_seconds: tuple[float, float] = (20.0, 30.0)
     checkpoint_tier: str = "lustre"
     extra_tiers: tuple[tuple[str, float], ...] = ()

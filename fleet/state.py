@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from core.clock import rfc3339
@@ -41,11 +42,11 @@ def inventory(world: World) -> dict[str, Any]:
     return {"nodes": nodes, "jobs": jobs, "storage": storage}
 
 
-def node_views(world: World) -> dict[str, NodeView]:
-    """Each node as the guards need it."""
+def node_views(world: World, names: Iterable[str] | None = None) -> dict[str, NodeView]:
+    """Each node as the guards need it. names: of these alone."""
     views = {}
     on = {index: job for job in reversed(world.jobs.values()) for index in job.nodes}
-    for n in world.nodes:
+    for n in world.nodes if names is None else [one for name in names if (one := world.find(name)) is not None]:
         job = on.get(n.index)
         views[n.name] = NodeView(n.name, n.state, n.held_by, (job.name,) if job is not None else (),
                                  n.held_by if n.held_by == HAND else None, checked_at=world.checked.get(n.index))

@@ -58,6 +58,8 @@ class StorageBank:
         first = np.arange(nodes)[:, None] + np.arange(targets)[None, :]
         self._reads_from: NDArray[np.bool_] = first % targets < min(READ_STRIPES, targets)
         self._writes_to: NDArray[np.bool_] = (first * 3 + 1) % targets < min(WRITE_STRIPES, targets)
+        self._read_stripes, self._write_stripes = self._reads_from.sum(axis=1), self._writes_to.sum(axis=1)
+        self._ill = False
         self._speed = rng.uniform(0.9, 1.15, targets)
         self.wait_usec = np.full(shape, IDLE_USEC) * self._speed
         self.in_flight, self.timeouts, self.connected = np.zeros(shape), np.zeros(shape), np.ones(shape)
@@ -82,6 +84,10 @@ class StorageBank:
 
     def feel(self) -> Floats:
         """Sets what the jobs feel from the knobs as they are turned now; gives the factor on each target's service time."""
+        self._ill = bool(self.knobs.turned().any())
+        if not self._ill:
+            self.read_factor, self.write_factor = np.ones(len(self._reads_from)), np.ones(len(self._reads_from))
+            return np.ones(len(self._speed))
         slow = np.where(self.knobs.up > 0, np.minimum(self.knobs.slowness, HUNG_FACTOR), HUNG_FACTOR)
         self.read_factor = np.where(self._reads_from, slow, 1.0).max(axis=1)
         self.write_factor = np.where(self._writes_to, slow, 1.0).max(axis=1)
@@ -93,10 +99,10 @@ class StorageBank:
         hung = self._host.mount_hung > 0
         active = work.memory_mib.max(axis=1) > 0
         own = np.where(hung, HUNG_FACTOR, self._host.mount_slowness)
-        pace = np.minimum(1.0, work.busy.mean(axis=1) / 0.8)
+        pace = np.minimum(1.0, work.busy.sum(axis=1) / work.busy.shape[1] / 0.8)
         uniform = self._rng.uniform(0.85, 1.15, (3, len(own)))
-        read = np.where(hung, 0.0, np.round(seconds * READ_BYTES_PER_SECOND * pace * uniform[0]))
-        written = np.where(hung, 0.0, np.round(work.writing))
+        read = np.where(hung, 0.0, np.rint(seconds * READ_BYTES_PER_SECOND * pace * uniform[0]))
+        written = np.where(hung, 0.0, np.rint(work.writing))
         self._count(seconds, read, written, active, uniform[1])
         slower = own * self.read_factor
         reading = np.where(active, READ_WAIT * uniform[2] + LOADERS_WAIT * (1.0 - 1.0 / slower), 0.0)
@@ -109,24 +115,24 @@ class StorageBank:
         count = self.counters
         count["read_bytes"] += read
         count["written_bytes"] += written
-        count["reads"] += np.round(read / CALL_BYTES)
-        count["writes"] += np.round(written / CALL_BYTES)
+        count["reads"] += np.rint(read / CALL_BYTES)
+        count["writes"] += np.rint(written / CALL_BYTES)
         opened = np.floor(seconds * np.where(active, 0.3, 0.02) + 0.8 * uniform)
         count["opens"] += opened
         count["closes"] += opened
         count["getattrs"] += np.floor(seconds * np.where(active, 1.4, 0.1) + uniform)
         count["statfs"] += np.floor(seconds / 15 + 0.5 * uniform)
-        calls = np.round((read + written) / RPC_BYTES) + np.floor(seconds * 0.5 + uniform)
+        calls = np.rint((read + written) / RPC_BYTES) + np.floor(seconds * 0.5 + uniform)
         count["lnet_sent"] += calls
         count["lnet_received"] += calls
-        count["lnet_sent_bytes"] += np.round(written + 600 * calls)
-        count["lnet_received_bytes"] += np.round(read + 500 * calls)
+        count["lnet_sent_bytes"] += np.rint(written + 600 * calls)
+        count["lnet_received_bytes"] += np.rint(read + 500 * calls)
 
     def _targets(self, seconds: int, read: Floats, written: Floats, slow: Floats, own: Floats) -> None:
         """Spreads what each node reads and writes over its targets, and what each target makes it wait."""
         noise = self._rng.uniform(0.85, 1.15, self.wait_usec.shape)
-        per_read = self._reads_from * (read / self._reads_from.sum(axis=1))[:, None]
-        per_write = self._writes_to * (written / self._writes_to.sum(axis=1))[:, None]
+        per_read = self._reads_from * (read / self._read_stripes)[:, None]
+        per_write = self._writes_to * (written / self._write_stripes)[:, None]
         rate = (per_read + per_write) / seconds
         # Calls queue behind each other once a client moves a few hundred MB a second over a target.
         queue = IDLE_USEC + (LOADED_USEC - IDLE_USEC) * np.minimum(1.0, rate / 2.5e8)
@@ -135,11 +141,13 @@ class StorageBank:
         there = self.knobs.up > 0
         waiting = (rate > 0) | ~there
         self.in_flight = np.where(waiting, np.minimum(RPCS_IN_FLIGHT, np.ceil(rate / RPC_BYTES * now * 1e-6 + (slow > 2))), 0.0)
-        self.connected = np.broadcast_to(there, self.wait_usec.shape).astype(np.float64)
+        self.connected = np.ones(self.wait_usec.shape)
+        if self._ill:
+            self.connected[:, ~there] = 0.0
         late = (now > 0.5 * IDLE_USEC * HUNG_FACTOR) & waiting
         self.timeouts += late & (noise < 0.85 + 0.3 * seconds / TIMEOUT_SECONDS)
         moved_in, moved_out = per_read.sum(axis=0), per_write.sum(axis=0)
-        self.target_read += np.round(moved_in)
-        self.target_written += np.round(moved_out)
-        self.target_busy_ms += np.round(np.minimum(seconds, (moved_in + moved_out) / 6e9 * slow) * 1000)
+        self.target_read += np.rint(moved_in)
+        self.target_written += np.rint(moved_out)
+        self.target_busy_ms += np.rint(np.minimum(seconds, (moved_in + moved_out) / 6e9 * slow) * 1000)
         self.target_free = np.maximum(0.05 * self.target_bytes, self.target_free - 2e-4 * moved_out)

@@ -174,7 +174,7 @@ class World:
         self.revision += 1
 
     def _measure(self, job: Running) -> None:
-        rows, knobs = np.array(job.nodes, dtype=np.int64), self.knobs.jobs[job.name]
+        rows, knobs = job.rows, self.knobs.jobs[job.name]
         if len(knobs.compute) != job.ranks:
             knobs.resize(job.ranks)
         job.slow = self.gpus.speed[rows].ravel()

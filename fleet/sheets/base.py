@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ class Sheet:
         self._six, self._whole = self._runs(SIX), self._runs(WHOLE)
         self._nan = np.flatnonzero(np.repeat([one.nan for one in self.families], widths))
         self._fixed: Floats | None = None  # values that never change, and room for the others
-        self._moving: list[tuple[Get, int, int]] = []
+        self._moving: list[tuple[Callable[[World], Floats], int, int]] = []
 
     def _runs(self, style: str) -> list[tuple[int, int]]:
         """The columns printed so, as ranges."""
@@ -117,12 +117,16 @@ class Sheet:
             self._fixed = self._constants()
         out = self._fixed.copy()
         for get, start, end in self._moving:
-            found = np.asarray(get(world))
+            found = get(world)
             out[:, start:end] = found if found.ndim == 2 else found[:, None]
         for start, end in self._whole:
-            out[:, start:end] = np.rint(out[:, start:end])
+            part = out[:, start:end]
+            np.rint(part, out=part)
         for start, end in self._six:
-            out[:, start:end] = np.rint(out[:, start:end] * 1e6) / 1e6
+            part = out[:, start:end]
+            part *= 1e6
+            np.rint(part, out=part)
+            part /= 1e6
         out += 0.0  # no negative zeros
         return out
 
@@ -133,7 +137,7 @@ class Sheet:
             if isinstance(found, float):
                 out[:, start:end] = found
             else:
-                self._moving.append((one.get, start, end))
+                self._moving.append((cast("Callable[[World], Floats]", one.get), start, end))
         return out
 
     def absent(self, values: Floats) -> NDArray[np.bool_]:

@@ -91,7 +91,10 @@ def _filesystems(world: World, telemetry: Telemetry) -> list[Family]:
 
 
 def _columns(world: World, *columns: Floats | float) -> Floats:
-    return np.stack([np.broadcast_to(np.asarray(one, float), len(world.nodes)) for one in columns], axis=1)
+    out = np.empty((len(world.nodes), len(columns)))
+    for place, one in enumerate(columns):
+        out[:, place] = one
+    return out
 
 
 def _seen(world: World, values: Floats) -> Floats:
@@ -109,8 +112,8 @@ def _sizes(world: World, width: int) -> Floats:
 
 
 def _free(world: World, width: int) -> Floats:
-    shared = np.round(world.storage.target_free.sum())
-    return _columns(world, *(ROOT_FREE * world.kind.root_bytes, np.round(world.hosts.scratch_free), shared)[:width])
+    shared = np.rint(world.storage.target_free.sum())
+    return _columns(world, *(ROOT_FREE * world.kind.root_bytes, np.rint(world.hosts.scratch_free), shared)[:width])
 
 
 def _read_only(world: World, width: int) -> Floats:

@@ -77,9 +77,10 @@ def _services(world: World) -> list[Family]:
     blocks = [f'{{name="{name}",state="{state}",type="simple"}}' for name in names for state in STATES]
 
     def states(w: World) -> Floats:
-        active = w.hosts.service_active[:, :, None]
-        return np.where(np.arange(len(STATES)) == STATES.index("active"), active,
-                        np.where(np.arange(len(STATES)) == STATES.index("failed"), 1 - active, 0.0)).reshape(len(active), -1)
+        active = w.hosts.service_active
+        out = np.zeros((*active.shape, len(STATES)))
+        out[:, :, STATES.index("active")], out[:, :, STATES.index("failed")] = active, 1 - active
+        return out.reshape(len(active), -1)
 
     return [family("node_systemd_unit_state", "Systemd unit", "gauge", states, blocks)] if names else []
 
@@ -104,7 +105,7 @@ def _targets(world: World) -> list[Family]:
         ("rpcs_in_flight", "Calls to the target that are under way.", "gauge", lambda w: w.storage.in_flight),
         ("timeouts_total", "Calls that got no answer in time.", "counter", lambda w: w.storage.timeouts),
         ("wait_seconds", "Average wait of a call, as the client says it.", "gauge",
-         lambda w: np.round(w.storage.wait_usec) / 1e6),
+         lambda w: np.rint(w.storage.wait_usec) / 1e6),
     )
     return [family(f"greylag_lustre_osc_{name}", text, kind, get, blocks) for name, text, kind, get in rows]
 

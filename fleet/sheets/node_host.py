@@ -59,7 +59,7 @@ def _frequencies(world: World) -> list[Family]:
         family("node_cpu_package_throttles_total", "Number of times this CPU package has been throttled.", "counter",
                lambda w: np.stack([w.hosts.totals["package_throttles"]] * 2, axis=1), packages),
         family("node_cpu_scaling_frequency_hertz", "Current scaled CPU thread frequency in hertz.", "gauge",
-               lambda w: np.round(w.hosts.cpu_hertz[:, None] * spread / 1e3) * 1e3, blocks),
+               lambda w: np.rint(w.hosts.cpu_hertz[:, None] * spread / 1e3) * 1e3, blocks),
         family("node_cpu_scaling_frequency_max_hertz", "Maximum scaled CPU thread frequency in hertz.", "gauge",
                lambda w: w.kind.cpu_hertz, blocks),
         Family("node_cpu_scaling_governor", "Current enabled CPU frequency governor.", "gauge", governors,
@@ -71,7 +71,7 @@ def memory_families(world: World, telemetry: Telemetry) -> list[Family]:
     """The meminfo, pressure, vmstat, edac and kernel_hung collectors."""
     made = [
         family("node_memory_MemAvailable_bytes", "Memory information field MemAvailable_bytes.", "gauge",
-               lambda w: np.round(w.hosts.available / MEMORY_PAGE) * MEMORY_PAGE),
+               lambda w: np.rint(w.hosts.available / MEMORY_PAGE) * MEMORY_PAGE),
         family("node_memory_MemTotal_bytes", "Memory information field MemTotal_bytes.", "gauge",
                lambda w: w.kind.host_memory_bytes),
         family("node_pressure_cpu_waiting_seconds_total", "Total time in seconds that processes have waited for CPU time",
@@ -132,15 +132,15 @@ def net_families(world: World, telemetry: Telemetry) -> list[Family]:
          both(lambda w: 2.0, lambda w: 1 + w.nics.counters["carrier_changes"])),
         ("receive_bytes_total", "Network device statistic receive_bytes.", "counter",
          both(total("eth_in"), lambda w: np.rint(1e-9 * w.nics.counters["received_bytes"]) + 1048576.0)),
-        ("receive_drop_total", "Network device statistic receive_drop.", "counter", both(lambda w: 0.0)),
-        ("receive_errs_total", "Network device statistic receive_errs.", "counter", both(lambda w: 0.0)),
+        ("receive_drop_total", "Network device statistic receive_drop.", "counter", _nothing),
+        ("receive_errs_total", "Network device statistic receive_errs.", "counter", _nothing),
         ("receive_packets_total", "Network device statistic receive_packets.", "counter",
          both(total("eth_in_packets"), lambda w: np.rint(1e-11 * w.nics.counters["received_bytes"]) + 9e3)),
         ("speed_bytes", "Network device property: speed_bytes", "gauge", both(lambda w: 1.25e10, speed)),
         ("transmit_bytes_total", "Network device statistic transmit_bytes.", "counter",
          both(total("eth_out"), lambda w: np.rint(1e-9 * w.nics.counters["sent_bytes"]) + 1048576.0)),
-        ("transmit_drop_total", "Network device statistic transmit_drop.", "counter", both(lambda w: 0.0)),
-        ("transmit_errs_total", "Network device statistic transmit_errs.", "counter", both(lambda w: 0.0)),
+        ("transmit_drop_total", "Network device statistic transmit_drop.", "counter", _nothing),
+        ("transmit_errs_total", "Network device statistic transmit_errs.", "counter", _nothing),
         ("transmit_packets_total", "Network device statistic transmit_packets.", "counter",
          both(total("eth_out_packets"), lambda w: np.rint(1e-11 * w.nics.counters["sent_bytes"]) + 9e3)),
     ]
@@ -153,6 +153,10 @@ def net_families(world: World, telemetry: Telemetry) -> list[Family]:
         family("node_netstat_Tcp_OutSegs", "Statistic TcpOutSegs.", "untyped", total("tcp_out")),
         family("node_netstat_Tcp_RetransSegs", "Statistic TcpRetransSegs.", "untyped", total("tcp_again")),
     ]
+
+
+def _nothing(world: World) -> float:
+    return 0.0
 
 
 def _mtu(world: World) -> Floats:
@@ -199,7 +203,7 @@ def clock_families(world: World, telemetry: Telemetry) -> list[Family]:
 
 
 def _air(world: World) -> Floats:
-    return np.asarray(np.round(np.stack([world.hosts.exhaust, world.hosts.inlet], axis=1)), np.float64)
+    return np.asarray(np.rint(np.stack([world.hosts.exhaust, world.hosts.inlet], axis=1)), np.float64)
 
 
 def own_families(world: World, collectors: Sequence[str]) -> list[Family]:

@@ -105,7 +105,8 @@ class TrainerSheet(Sheet):
             for (_, rows), shown in zip(self._jobs, self._shown, strict=True):
                 values = shown[name]
                 if number:
-                    values = np.where(np.isnan(shown[_FINISHED]), STALE_NAN, values)
+                    unfinished = np.isnan(shown[_FINISHED])
+                    values = np.where(unfinished, STALE_NAN, values) if unfinished.any() else values
                 out[rows] = values.reshape(len(rows), self._gpus)
             return out
         return of_all

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.clock import process_cpu_seconds
 from fleet.build import build_scenario
 from fleet.eventstep import EventWorld
+from fleet.places import ON_NODE
 from fleet.programme import records
 from fleet.responder import Responder
 from fleet.scenario import Entry, FleetSpec, JobSpec, RatesSpec, Scenario
@@ -62,6 +65,34 @@ def test_the_same_seed_gives_the_same_run():
     assert one == two
     assert one[-1]["type"] == "summary"
     assert one[-1]["events"] < 400
+
+
+def test_a_port_that_flaps_slows_its_job_and_kills_it_not():
+    """It is down for seconds at a time: from one event to the next, minutes later, it must not count as down all the while."""
+    flap = Entry(fault="link_flap", at="3m", severity=0.2, onset="step", seed=4)
+    event = _event(replace(SHORT, schedule=(flap,)), 4e6)
+    event.advance(SHORT.end_ms)
+    job = event.world.jobs["train-1"]
+    assert (job.run, job.alive) == (1, True)
+    assert job.factor == pytest.approx(1.2)
+
+
+def test_a_fault_on_a_node_turns_knobs_of_that_node_alone():
+    """Between two events only the nodes are made healthy again that had a fault."""
+    event = _event(replace(SHORT, schedule=()))
+    event.advance(SHORT.start_ms + 600_000)
+    world, far = event.world, []
+    for name, plugin in sorted(world.plants.plugins.items()):
+        if plugin.fault is None or plugin.place not in ON_NODE or not set(plugin.needs) <= world.has:
+            continue
+        world.knobs.reset()
+        planted = world.plants.plant(world, name, None, None, "step", 1)
+        world.plants.apply(world, world.now_ms + 3_600_000)
+        rows = [n for n in range(len(world.nodes)) if n not in planted.place.rows]
+        for group in (world.knobs.gpu, world.knobs.nic, world.knobs.host):
+            far += [(name, one) for one, value in group.HEALTHY.items() if (getattr(group, one)[rows] != value).any()]
+        world.plants.end(world, planted, world.now_ms, "lab")
+    assert far == []
 
 
 @pytest.mark.evaluate

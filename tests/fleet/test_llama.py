@@ -48,18 +48,66 @@ def test_the_presets_schedule_holds_the_published_counts_by_cause():
     assert wrong == {}
 
 
+class Interruptions:
+    """A watcher, the last one: by what the job was stopped. causes: of each fault or hand that did so, once, its name; ends: how often
+    it was stopped at all; still: the longest that it stood, ms."""
+
+    def __init__(self, event: EventWorld) -> None:
+        self.event, self.job = event, event.world.jobs["pretrain"]
+        self.causes: dict[int | str, str] = {}
+        self.ends, self.still, self._up, self._since, self._last = 0, 0, 0, event.world.now_ms, event.world.now_ms
+        self._run, self._alive = self.job.run, True
+
+    def step(self, at: int) -> None:
+        if (self._alive and not self.job.alive) or self.job.run > self._run + (not self._alive):
+            self.ends += 1
+            key, name = self._cause(at)
+            self.causes.setdefault(key, name)
+        self._up += (at - self._last) if self._alive else 0
+        if self.job.phase == "train":
+            self._since = at
+        self.still = max(self.still, at - self._since)
+        self._run, self._alive, self._last = self.job.run, self.job.alive, at
+
+    @property
+    def at_work(self) -> float:
+        """The share of the time in which its processes were there."""
+        return self._up / (self._last - self.event.scenario.start_ms)
+
+    def next_ms(self, now: int) -> int:
+        return 1 << 62
+
+    def _cause(self, at: int) -> tuple[int | str, str]:
+        """A hand of this moment, else the newest that kills, else the newest that somebody is at, else nothing that is known."""
+        for line in self.event.programme.lines:
+            if line.entry.hand is not None and self._last < line.at <= at:
+                return f"hand {line.index}", "hand"
+        world, worked_on = self.event.world, set(self.event.watchers[0]._under_way)
+        here = [number for number, one in enumerate(world.faults) if one.plugin.fault is not None and one in world.plants.current]
+        deadly = [number for number in here if world.faults[number].plugin.impact[0] >= 1.0]
+        for numbers in (deadly, [number for number in here if number in worked_on]):
+            if numbers:
+                return numbers[-1], str(world.faults[numbers[-1]].plugin.fault)
+        return "unknown", "unknown"
+
+
 @pytest.mark.evaluate
 def test_the_preset_runs_whole_and_is_interrupted_as_often_as_published():
-    """54 days with somebody on call who needs five minutes: everything of the schedule happens, the job ends the run at work or
-    on its way back, and comes back after each interruption."""
+    """54 days with somebody on call: what kills the job is answered after five minutes, what slows it after two hours, for most of
+    that goes away before (rates.yaml). It is stopped by as many causes as published, and never stands for half a day."""
     scenario = load_scenario(SCENARIO)
-    event = EventWorld(scenario, [lambda world: Responder(world.world, world.operations, 300.0, retries=12)])
+    event = EventWorld(scenario, [
+        lambda world: Responder(world.world, world.operations, 300.0, retries=12, patience_seconds=7200.0), Interruptions])
     event.advance(scenario.end_ms)
-    hands = sum(entry.hand is not None for entry in with_rates(scenario).schedule)
-    faults = Counter(planted.plugin.fault for planted in event.world.faults)
-    for name, words in FAMILIES.items():
-        found = hands if words == ("hand",) else sum(faults[word] for word in words)
-        assert _within(found, _expected(words)), (name, found, _expected(words))
-    job = event.world.jobs["pretrain"]
-    assert job.run - 1 >= PUBLISHED + PLANNED - SIGMAS * (PUBLISHED + PLANNED) ** 0.5
-    assert event.world.goodput.ratio("pretrain") > 0.3
+    stops: Interruptions = event.watchers[1]
+    by_cause = Counter(stops.causes.values())
+    print(f"\n{len(stops.causes)} causes stopped the job {stops.ends} times: {dict(by_cause.most_common())}; it stood for "
+          f"{stops.still / 3.6e6:.1f} h at most, its processes were there for {stops.at_work:.0%} of the time, goodput {event.world.goodput.ratio('pretrain'):.3f}")
+    # Those that stop a job by themselves: a failing NVLink or cable is mended while the job stands for another's sake, where it can.
+    for words in (("gpu_lost", "xid_fatal", "ecc_uncorrectable"), FAMILIES["software and watchdogs"], FAMILIES["host maintenance"]):
+        found = sum(by_cause[word] for word in words)
+        assert _within(found, _expected(words)), (words, found, _expected(words))
+    # What falls into the time in which the job stands stops it no second time.
+    assert _within(len(stops.causes), (PUBLISHED + PLANNED) * stops.at_work)
+    assert stops.still < 12 * 3_600_000
+    assert event.world.goodput.ratio("pretrain") > 0.5
