@@ -104,11 +104,18 @@ def _serve_page(port: Any, page: bytes) -> None:
     asyncio.run(serve())
 
 
-def bench_detect() -> Rows:
-    """The ring alone, then one tick of judgement (window, all detectors, incidents) for fleets of several sizes."""
+def bench_detect(nodes: int = 0) -> Rows:
+    """The ring alone, then one tick of judgement (window, all detectors, incidents) for fleets of several sizes.
+
+    nodes: instead, the smallest fleet and one of so many nodes; 10,000 take gigabytes, and many minutes to set up.
+    """
+    from app.bench_detect import SIZES
     from app.bench_detect import bench_detect as run
     from pipeline.ring_bench import bench_ring
 
+    if nodes:
+        yield from run((SIZES[0], nodes))
+        return
     yield dict(bench_ring(64))
     yield from run()
 

@@ -37,7 +37,6 @@ class BlockFleet:
         self._ill = build_world(size, 0, seed, before_seconds=300, telemetry=telemetry)[0]
         self._well = build_world(size, 0, seed, before_seconds=300, telemetry=telemetry)[0] if self._copies else None
         self._sources = [FleetSource(world) for world in (self._ill, self._well) if world is not None]
-        self._known: dict[str, Meanings] = {}
         self.gpus = nodes * self._ill.kind.gpus
 
     @property

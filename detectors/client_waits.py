@@ -13,7 +13,7 @@ import numpy as np
 
 from core.types import Evidence, Target
 from core.window import Window
-from detectors import service_times, stats
+from detectors import service_times, shared, stats
 from detectors.stats import Bools, Ints
 from detectors.storage_slow import storage_of
 
@@ -41,10 +41,12 @@ def slow_alone(window: Window) -> tuple[dict[str, Client], frozenset[str]]:
     if WAIT not in window.blocks or not len(window.times):
         return {}, frozenset()
     known = block.fresh() & ~np.isnan(block.last)
-    known &= np.array([part.node is not None and part.node not in window.silent_nodes for part in block.entities], bool)
+    known &= shared.loud(window, block.entities)
+    of_nodes, places = shared.node_names(block.entities)
+    known &= np.array([name is not None for name in of_nodes], bool)[places]
     waits = _waits(window)
     if not waits:
-        return {}, frozenset(str(block.entities[e].node) for e in np.flatnonzero(known))
+        return {}, frozenset(str(of_nodes[i]) for i in np.unique(places[known]).tolist())
     ticks = window.ticks(WINDOW_SECONDS)
     load = service_times.node_load(window, block.entities)
     found = service_times.compared(block.values, load, stats.interval_ticks(block, window.step_seconds), ticks)
@@ -59,10 +61,10 @@ def slow_alone(window: Window) -> tuple[dict[str, Client], frozenset[str]]:
         clients.setdefault((names[target], part.node or ""), []).append(int(e))
     level = {key: float(np.median(factor[columns])) for key, columns in clients.items()}
     out: dict[str, Client] = {}
-    for (storage, node), columns in clients.items():
-        others = [value for (name, other), value in level.items() if name == storage and other != node]
+    others = stats.peers(np.array(list(level.values())), stats.codes(name for name, _ in level))
+    for i, ((storage, node), columns) in enumerate(clients.items()):
         slow = [e for e in columns if factor[e] >= FACTOR]
-        if (len(slow) < max(1.0, TARGETS * len(columns)) or len(others) < OTHERS_MIN or float(np.median(others)) > OTHERS
+        if (len(slow) < max(1.0, TARGETS * len(columns)) or others.n[i] < OTHERS_MIN or others.middle[i] > OTHERS
                 or node not in waits):
             continue
         out[node] = _client(window, storage, node, np.array(slow, np.int64), found, waits[node])

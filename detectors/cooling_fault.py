@@ -61,11 +61,11 @@ class _Heat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cause:
-    """A loop or rack with the GPUs under it. name: of the part; inside: bool[gpu]; rise: their median rise above the
+    """A loop or rack with the GPUs under it. name: of the part; inside: their columns; rise: their median rise above the
     others'; other: the others' median rise; hit: share of its GPUs that rose; nodes: share of its nodes."""
 
     target: Target
-    inside: Bools
+    inside: Ints
     rise: float
     other: float
     hit: float
@@ -169,20 +169,19 @@ def _judged(target: Target, columns: Ints, nodes: Ints, known: Bools, heat: _Hea
         return None
     risen = stats.above(heat.rise[mine], p.rise + max(0.0, other))
     hits = np.bincount(at[risen], minlength=len(counts))
-    inside = np.zeros(len(known), bool)
-    inside[columns] = True
     spread = 0.0
     if risen.any():
-        others = known & ~inside
+        others = known.copy()
+        others[columns] = False
         spread = float(stats.above(heat.rise[others], p.rise + max(0.0, other)).mean())
-    return _Cause(target, inside, float(np.median(heat.rise[mine])) - max(0.0, other), other, float(risen.mean()),
+    return _Cause(target, columns, float(np.median(heat.rise[mine])) - max(0.0, other), other, float(risen.mean()),
                   float((hits[standing] >= p.share * counts[standing]).mean()), spread)
 
 
 def _air(window: Window, cause: _Cause, p: Params) -> float:
     """°C by which the air at the inlets under the cause rose more than elsewhere, NaN where not shown."""
     node_parts = window.of_kind("node")
-    under = {window.of_kind("gpu")[e].node for e in np.flatnonzero(cause.inside)}
+    under = {window.of_kind("gpu")[e].node for e in cause.inside.tolist()}
     mine = np.array([n.node in under for n in node_parts], bool)
     if not mine.any() or mine.all():
         return float("nan")
@@ -200,18 +199,22 @@ def _best(window: Window, causes: list[_Cause], p: Params) -> list[tuple[_Cause,
     def order(item: tuple[_Cause, float]) -> tuple[bool, int, bool, str]:
         cause, air = item
         fits = (cause.target.kind == "rack") == (air >= p.inlet)
-        return not fits, -int(cause.inside.sum()), cause.target.kind == "rack", cause.target.key
+        return not fits, -len(cause.inside), cause.target.kind == "rack", cause.target.key
 
     out: list[tuple[_Cause, float]] = []
     for cause, air in sorted(found, key=order):
-        if not any((cause.inside & taken.inside).any() for taken, _ in out):
+        if not any(_overlap(cause, taken) for taken, _ in out):
             out.append((cause, air))
     return out
 
 
+def _overlap(one: _Cause, other: _Cause) -> bool:
+    return bool(np.isin(one.inside, other.inside).any())
+
+
 def _onset(window: Window, cause: _Cause, heat: _Heat, p: Params) -> int:
     """When the middle of its GPUs began to be hotter than their past."""
-    columns = stats.columns_where(cause.inside & ~np.isnan(heat.rise))
+    columns = cause.inside[~np.isnan(heat.rise[cause.inside])]
     rows = window.values("gpu.temperature_celsius")[:, columns]
     watts = window.values("gpu.power_watts")[:, columns]
     now = gpus.span(window, "gpu.power_watts", p.window_seconds).mean[columns]
@@ -222,9 +225,9 @@ def _onset(window: Window, cause: _Cause, heat: _Heat, p: Params) -> int:
 
 
 def _evidence(cause: _Cause, air: float, heat: _Heat) -> tuple[Evidence, ...]:
-    mine = cause.inside & ~np.isnan(heat.rise)
+    mine = cause.inside[~np.isnan(heat.rise[cause.inside])]
     rows = [stats.evidence("gpu.temperature_celsius", float(np.median(heat.now[mine])), float(np.median(heat.past[mine])),
-                           f"own past at like power, median of {int(mine.sum())} GPUs; others rose {cause.other:.1f} °C",
+                           f"own past at like power, median of {len(mine)} GPUs; others rose {cause.other:.1f} °C",
                            f"{cause.hit:.0%} of its GPUs at work heated up, {cause.spread:.0%} of the others")]
     if not np.isnan(air):
         rows.append(stats.evidence("node.inlet_temperature_celsius", air, 0.0, "rise of the air above that elsewhere"))
@@ -246,7 +249,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
                            onset_at=_onset(window, cause, heat, params)))
     taken = {c.target.key for c, _ in best}
     for cause in causes:
-        explained = any((cause.inside & other.inside).any() for other, _ in best)
+        explained = any(_overlap(cause, other) for other, _ in best)
         if cause.target.key not in taken and not explained and cause.rise < params.rise / 2:
             out.append(Verdict(cause.target, FAULT, "clear", reason="clear"))
     return out

@@ -17,13 +17,15 @@ from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, JobState, Target, Verdict
 from core.window import Window
 from detectors import client_waits, job_pace, stats
+from detectors import shared as common
 from detectors.client_waits import Client
 from detectors.job_pace import Pace
 from detectors.progress import EXCUSED
 from detectors.stats import Bools, Ints
 
 FAULT = "data_stall"
-DATA, STEP = "rank.data_wait_seconds", "rank.step_seconds"
+DATA, STEP, WAIT = "rank.data_wait_seconds", "rank.step_seconds", "rank.comm_wait_seconds"
+LEAST_BEFORE, LEAST_AFTER = 4, 3  # readings that tell what a step took, and takes
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Params:
     shares are near zero (signals.md §11: "data-wait s↑ ... comm normal"); else our judgement.
 
     share: by how much of the step the waiting grew. times: and so many times what it was. sigmas: and so many standard
-    errors. span_seconds: the present. cost: share of the growth by which the job's steps are longer. past_rows: readings that the past needs. most_nodes:
+    errors. span_seconds: the present. cost: share of the growth by which the job's steps are longer, or by which the others wait longer
+    for the node than for whoever comes next. past_rows: readings that the past needs. most_nodes:
     share of a job's nodes that make it the job. node_ranks: share of a node's ranks that wait. found_minutes: so much of the
     window that is no past, for a finding was open, means that its waiting was found already, and calm_seconds: how long all was
     well since, for what waits now to be new.
@@ -117,9 +120,10 @@ def _fresh(window: Window, pace: Pace, names: tuple[str, ...], waits: Floats, la
             return [_word(pace, whole, found, int(up.sum())), *clear]
         return [_clear(whole), *clear]
     out: list[Verdict] = [_clear(whole)]
+    least = _least_waits(window, pace) if up.any() else None
     for i in np.flatnonzero(known):
         part = parts[int(i)]
-        found = _stall(window, pace, waits[:, i], last, p) if up[i] else None
+        found = _stall(window, pace, waits[:, i], last, p, _ahead(least, int(i), up)) if up[i] else None
         if part is not None:
             out.append(_clear(part) if found is None else _word(pace, part, found, 1))
     return out
@@ -159,8 +163,8 @@ def _stand_out(waits: Floats, last: int, p: Params) -> Bools:
     return stats.above(now - least, p.share) & stats.above(now, p.times * least)
 
 
-def _stall(window: Window, pace: Pace, waits: Floats, last: int, p: Params) -> _Stall | None:
-    """When the waiting (float64[row], share of a step) grew and stayed so, None where it did not."""
+def _stall(window: Window, pace: Pace, waits: Floats, last: int, p: Params, ahead: Floats | None = None) -> _Stall | None:
+    """When the waiting (float64[row], share of a step) grew and stayed so, None where it did not. ahead: see `_ahead`."""
     known = ~np.isnan(waits)
     values, rows = waits[known], pace.rows[known]
     since = _calm_since(window, values, rows, last, p) if _found_before(window, pace, p) else 0
@@ -173,7 +177,13 @@ def _stall(window: Window, pace: Pace, waits: Floats, last: int, p: Params) -> _
     if growth < needed or min(found.after, found.now) < found.highest + 0.5 * p.share:
         return None
     onset = int(window.times[rows[found.at]])
-    return _Stall(found.before, found.now, onset) if _cost(pace, window, onset, growth, p) else None
+    calm = np.zeros(len(pace.rows), bool)  # what waited before, and was well again, is no measure of the steps without
+    calm[np.flatnonzero(known)[since:][:found.at]] = values[:found.at] < found.before + 0.5 * growth
+    after = window.times[pace.rows] >= onset
+    least = p.cost * growth * pace.usual
+    costs = None if ahead is None else _rose(ahead, calm, after, least, True)
+    costs = _rose(pace.step, calm, after, least, False) if costs is None else costs
+    return _Stall(found.before, found.now, onset) if costs is not False else None
 
 
 def _found_before(window: Window, pace: Pace, p: Params) -> bool:
@@ -207,9 +217,7 @@ def _by_node(window: Window, pace: Pace, p: Params) -> tuple[tuple[str, ...], Fl
     `node_ranks` of them reach), as a share of the job's usual step."""
     ranks = window.of_kind("rank")
     values = window.values(DATA)[pace.rows][:, pace.columns] / pace.usual
-    by_node: dict[str, list[int]] = {}
-    for at, column in enumerate(pace.columns.tolist()):
-        by_node.setdefault(ranks[column].node or "", []).append(at)
+    by_node = _nodes_of(ranks, pace.columns)
     sizes = {len(columns) for columns in by_node.values()}
     if len(sizes) == 1:  # all nodes have as many ranks: one sort does for all
         order = np.array(list(by_node.values()), np.int64)
@@ -222,14 +230,46 @@ def _by_node(window: Window, pace: Pace, p: Params) -> tuple[tuple[str, ...], Fl
     return tuple(by_node), waits
 
 
-def _cost(pace: Pace, window: Window, onset: int, growth: float, p: Params) -> bool:
-    """The job's steps are longer since: what hides behind the computing is no stall. Unknown counts as yes."""
-    times = window.times[pace.rows]
-    before, after = pace.step[times < onset], pace.step[times >= onset]
-    before, after = before[~np.isnan(before)], after[~np.isnan(after)]
-    if len(before) < 4 or len(after) < 3:
-        return True
-    return float(np.quantile(after, 0.5) - np.quantile(before, 0.5)) >= p.cost * growth * pace.usual
+def _nodes_of(ranks: tuple[Target, ...], columns: Ints) -> dict[str, list[int]]:
+    """By node, in order of appearance, the places of its ranks in `columns`."""
+    known: dict[bytes, dict[str, list[int]]] = common.kept("ranks of nodes", (ranks,), dict)
+    found = known.get(columns.tobytes())
+    if found is None:
+        found = known[columns.tobytes()] = {}
+        for at, column in enumerate(columns.tolist()):
+            found.setdefault(ranks[column].node or "", []).append(at)
+    return found
+
+
+def _rose(values: Floats, calm: Bools, after: Bools, least: float, above: bool) -> bool | None:
+    """Whether values (float64[row], seconds: the job's steps, or `_ahead`) are higher since the waiting, by `least` seconds: what hides
+    behind the computing is no stall. None where chance alone may hide it or make it, or too little is told. above: they have to
+    lie so far above zero as well, for another that was late before and is not now makes a rise too."""
+    before, now = values[calm], values[after]
+    before, now = before[~np.isnan(before)], now[~np.isnan(now)]
+    if len(before) < LEAST_BEFORE or len(now) < LEAST_AFTER:
+        return None
+    rose, error = job_pace.rise(before, now)
+    rose = min(rose, job_pace.level_of(now)) if above else rose
+    return True if rose - error >= least else False if rose + error < least else None
+
+
+def _least_waits(window: Window, pace: Pace) -> Floats | None:
+    """float64[row, node]: how long the rank of each node that waits least waits in collectives, seconds; None where it is not told."""
+    if WAIT not in window.blocks:
+        return None
+    waits = window.values(WAIT)[pace.rows][:, pace.columns]
+    by_node = _nodes_of(window.of_kind("rank"), pace.columns)
+    return np.stack([np.fmin.reduce(waits[:, columns], axis=1) for columns in by_node.values()], axis=1)
+
+
+def _ahead(least: Floats | None, node: int, up: Bools) -> Floats | None:
+    """float64[row]: by how much the others wait longer in collectives, for the node, than the node itself, seconds: the next of
+    them that comes late waits so much less than all for whom it waits. All ranks of a step share what makes it rough, so it
+    drops out of the difference. least: see `_least_waits`. None where it is not told, or there are no others."""
+    if least is None or up.all():
+        return None
+    return np.asarray(np.fmin.reduce(least[:, ~up], axis=1) - least[:, node])
 
 
 def _word(pace: Pace, target: Target, found: _Stall, nodes: int) -> Verdict:

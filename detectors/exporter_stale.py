@@ -53,16 +53,15 @@ def _by_clock(window: Window, p: Params) -> list[Verdict]:
     moved = _changes(block.values, values)
     interval = np.where(np.isnan(block.interval_seconds), float(window.step_seconds), block.interval_seconds)
     needed = np.ceil(np.maximum(p.clock_seconds, p.clock_pages * interval) / window.step_seconds)
-    out = []
-    for e in np.flatnonzero(block.fresh() & ~np.isnan(block.last)):
-        part = block.entities[e]
-        if part.node is None or part.node in window.silent_nodes:
-            continue
-        target, length = Target("node", part.node), int(needed[e])
+    nodes = shared.kept("nodes with a clock", (block.entities,), lambda: tuple(Target("node", e.node) for e in block.entities))
+    named = np.array([name is not None for name in shared.node_names(nodes)[0]], bool)[shared.node_names(nodes)[1]]
+    shown = block.fresh() & ~np.isnan(block.last) & named & shared.loud(window, nodes)
+    quick = shown & (moved >= 0) & (len(window.times) - 1 - moved < needed)
+    out = shared.clears(nodes, quick, FAULT)
+    for e in np.flatnonzero(shown & ~quick):
+        target, length = nodes[e], int(needed[e])
         known = stats.count(block.values[-length:, e:e + 1])[0]
-        if moved[e] >= 0 and len(window.times) - 1 - moved[e] < length:
-            out.append(Verdict(target, FAULT, "clear", reason="clear"))
-        elif known >= 0.8 * length and len(values) > length and not np.isnan(values[-length - 1, e]):
+        if known >= 0.8 * length and len(values) > length and not np.isnan(values[-length - 1, e]):
             since = max(int(moved[e]), 0)
             minutes = (window.end - int(window.times[since])) / 60_000
             rows = (stats.evidence("node.time_seconds", float(block.last[e]), window.end / 1000.0, "the time of the scrape",

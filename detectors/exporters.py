@@ -11,7 +11,7 @@ import numpy as np
 
 from core.types import Floats, Target
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Bools, Ints
 
 ANSWERS, BROKEN, DOWN = 0.0, 1.0, 2.0
@@ -33,7 +33,11 @@ class Exporters:
 
 
 def exporters_of(window: Window, intervals: float = 4.0, seconds: float = 90.0) -> Exporters:
-    """The window's exporters. intervals, seconds: without any reading for both, an exporter is silent."""
+    """The window's exporters. intervals, seconds: without any reading for both, an exporter is silent. Detectors share it."""
+    return window.once(("exporters", intervals, seconds), lambda: _exporters(window, intervals, seconds))
+
+
+def _exporters(window: Window, intervals: float, seconds: float) -> Exporters:
     block = window.block("exporter.state")
     parts, values = block.entities, block.values
     n = len(parts)
@@ -46,11 +50,8 @@ def exporters_of(window: Window, intervals: float = 4.0, seconds: float = 90.0) 
     bad_at = np.where(newest >= 0, window.times[np.maximum(newest, 0)], 0) if len(values) else np.zeros(n, np.int64)
     same = values == state if len(values) else np.zeros((0, n), bool)
     since = stats.run_start(np.asarray(same), window.times, 1)
-    by_node: dict[str, list[int]] = {}
-    for e, part in enumerate(parts):
-        if part.node is not None:
-            by_node.setdefault(part.node, []).append(e)
-    return Exporters(parts, {node: np.array(columns, np.int64) for node, columns in by_node.items()}, state,
+    by_node = {node: columns for node, columns in shared.columns_by_node(parts).items() if node is not None}
+    return Exporters(parts, by_node, state,
                      block.age_seconds, silent, bad_at.astype(np.int64), since)
 
 

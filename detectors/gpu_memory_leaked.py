@@ -106,7 +106,8 @@ def _rest(window: Window, p: Params) -> _Rest:
         nothing = np.full(len(parts), np.nan)
         return _Rest(calm, used, np.zeros(len(parts), bool), nothing, np.zeros(len(parts), np.int64))
     power, clock = (stats.median(window.values(f"gpu.{n}")[-rows:]) for n in ("power_watts", "sm_clock_hertz"))
-    model = stats.codes([stats.model_of(window, g.node) or g.node for g in parts])
+    model = shared.kept("models, else nodes", (parts, window.topology), lambda: stats.codes(
+        [stats.model_of(window, g.node) or g.node for g in parts]))
     nodes = gpus.nodes(window)
     floor, watts, hertz, others = _others(bare, nodes, model, (used, power, clock), p)
     as_rest = ((stats.below(power, p.more_power * watts) | np.isnan(power)) & (stats.below(clock, p.more_clock * hertz) | np.isnan(clock))

@@ -3,7 +3,8 @@
 In synchronous training everybody waits for it. Two things tell. With timed ranks: the rank on it works longer and waits
 less than its peers (`straggler` says so), and its GPU is busy all that time: the share of time in kernels grew with it. A
 rank whose process is late has a GPU that stands idle in between: that is the process, not the part. Without timed ranks
-only the pattern is left: since a moment all GPUs of the job work a smaller share of their time, but one goes on as before.
+only the pattern is left: since a moment of the job's present run all its GPUs work a smaller share of their time, but one goes on
+as before. A run has its own past: a part that was ill in the run before, and is well, must not be measured by that.
 
 What its clock, heat or power limit explains is another fault, and so is a second program that came onto the GPU.
 """
@@ -27,6 +28,8 @@ ACTIVITY = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio")
 TIMED = "rank.compute_seconds"
 # So many ranks that stand out, and so many others, are compared in a large job.
 MOST = 128
+# Without timed ranks: readings of the present run that make a past; a job that does not work for so long stood.
+PAST_ROWS, AWAY_SECONDS = 8, 120.0
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,7 @@ def _lead(window: Window, job: JobState, columns: Ints) -> Floats:
     now = stats.median(np.where(stats.above(work, 1e-9), work, np.nan))
     now = np.where(window.block(TIMED).fresh()[columns], now, np.nan)
     ranks = window.of_kind("rank")
-    numbers = shared.kept("numbers of ranks", (ranks,), lambda: np.array(
-        [-1 if rank.rank is None else rank.rank for rank in ranks], np.int64))[columns]
+    numbers = shared.rank_numbers(ranks)[columns]
     numbers = np.where(numbers < 0, np.arange(len(columns)), numbers)
     stage = numbers // max(1, -(-len(columns) // max(1, job.pp)))
     return stats.ratio(now, stats.peers(now, stage).middle) - 1.0
@@ -222,12 +224,16 @@ def _by_activity(window: Window, p: Params, timed: Bools) -> list[Verdict]:
 def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints, p: Params) -> dict[int, int]:
     """Of the odd GPUs those that went on as before when all their peers began to wait, with when that was (ms)."""
     found: dict[int, int] = {}
-    when = gpus.at_work(window, p.busy)
     for group in np.unique(groups[odd]):
         mine = stats.columns_where((groups == group) & ~np.isnan(now))
-        kept = stats.ratio(now[mine], gpus.past(window, signal, mine, p.window_seconds, 0.5, when))
+        run = _present_run(window, signal, mine, p)
+        since = _since(window, signal, mine, run)
+        before = run[run < since]
+        if len(before) < PAST_ROWS:
+            continue
+        kept = stats.ratio(now[mine], stats.median(window.values(signal)[before][:, mine]))
         power = gpus.span(window, "gpu.power_watts", p.window_seconds).mean[mine]
-        drew = stats.ratio(power, gpus.past(window, "gpu.power_watts", mine, p.window_seconds, 0.5, when))
+        drew = stats.ratio(power, stats.median(window.values("gpu.power_watts")[before][:, mine]))
         one = np.zeros(len(mine), np.int64)
         peers, watts = stats.peers(kept, one), stats.peers(drew, one)
         stands = (stats.above(stats.ratio(kept, peers.middle), 1.0 + p.stands_out) & stats.above(kept, p.fell)
@@ -238,25 +244,35 @@ def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints,
             continue  # several that work on have more to do
         e = int(mine[np.flatnonzero(stands)[0]])
         others = mine[mine != e]
-        since = _since(window, signal, others)
         # A job that stood meanwhile and came back has not shown the pattern for so long, however old its beginning is.
-        worked = float(when[-window.ticks(p.lasts_seconds):, e].mean()) >= p.worked
+        worked = float(np.isin(np.arange(len(window.times))[-window.ticks(p.lasts_seconds):], run).mean()) >= p.worked
         lasts = worked and (window.end - int(window.times[since])) / 1000.0 >= p.lasts_seconds
         if lasts and _unexplained(window, e, others, p.stands_out, since, p) and _steady(window, signal, e, others, p):
             found[e] = int(window.times[since])
     return found
 
 
-def _since(window: Window, signal: str, others: Ints) -> int:
-    """The row at which the others' activity fell: where the two levels differ most."""
-    rows = stats.filled(stats.median(window.values(signal)[:, others], axis=1)[:, None])[:, 0]
-    rows = np.nan_to_num(rows, nan=float(np.nan_to_num(stats.median(rows))))
+def _present_run(window: Window, signal: str, mine: Ints, p: Params) -> Ints:
+    """The rows of the job's present run at which its GPUs work. What they did before the job stood is no past of what they do
+    now: it may have come back with another share of the work on each, and what ailed one of them then is over."""
+    level = stats.median(window.values(signal)[:, mine], axis=1)
+    usual = float(stats.quantile(level, 0.75))
+    # GPUs that spin in a collective are as utilised as GPUs at work; their activity tells them apart.
+    works = stats.above(level, p.still * usual) & (gpus.at_work(window, p.busy)[:, mine].mean(axis=1) >= 0.5)
+    rows = np.flatnonzero(works)
+    gaps = np.flatnonzero(np.diff(rows) > window.ticks(AWAY_SECONDS))
+    return rows[gaps[-1] + 1:] if len(gaps) else rows
+
+
+def _since(window: Window, signal: str, mine: Ints, run: Ints) -> int:
+    """Of the rows of the run that at which most GPUs' activity fell: where the levels before and after differ most."""
+    rows = stats.median(window.values(signal)[run][:, mine], axis=1)
     n, k = len(rows), np.arange(1, len(rows))
-    total = np.cumsum(rows)
     if n < 3:
-        return n - 1
+        return int(run[-1]) if n else 0
+    total = np.cumsum(rows)
     gap = total[:-1] / k - (total[-1] - total[:-1]) / (n - k)
-    return int(k[np.argmax(gap * np.sqrt(k * (n - k)))])
+    return int(run[k[np.argmax(gap * np.sqrt(k * (n - k)))]])
 
 
 def _steady(window: Window, signal: str, e: int, others: Ints, p: Params) -> bool:

@@ -6,6 +6,8 @@ another size is another model, whatever the inventory says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from core.types import Floats
@@ -28,10 +30,14 @@ def groups(window: Window) -> Ints:
 
 
 def _groups(window: Window) -> Ints:
-    jobs = stats.node_jobs(window)
+    jobs, parts = shared.job_of_nodes(window), window.of_kind("gpu")
     used, free = window.last("gpu.memory_used_bytes"), window.last("gpu.memory_free_bytes")
     # Reserved memory differs by megabytes, models by gigabytes.
-    sizes = np.nan_to_num(np.round((used + free) / (4 * GIB))).tolist()
+    sizes = np.nan_to_num(np.round((used + free) / (4 * GIB)))
+    return shared.standing("peer GPUs", (parts, window.topology, jobs), [sizes], lambda: _codes(window, jobs, sizes.tolist()))
+
+
+def _codes(window: Window, jobs: Mapping[str, str], sizes: Sequence[float]) -> Ints:
     places: dict[str, tuple[str, str]] = {}
     keys = []
     for gpu, size in zip(window.of_kind("gpu"), sizes, strict=True):
@@ -41,7 +47,9 @@ def _groups(window: Window) -> Ints:
             places[node] = (job or "", stats.model_of(window, node) or ("" if job else node))
         job_of_node, model = places[node]
         keys.append((gpu.job or job_of_node, model, size))
-    return stats.codes(keys)
+    found = stats.codes(keys)
+    found.flags.writeable = False
+    return found
 
 
 def nodes(window: Window) -> Ints:
@@ -68,14 +76,17 @@ def bits_span(window: Window, mask: int, seconds: float) -> Span:
 
 
 def _bits_span(window: Window, mask: int, seconds: float) -> Span:
-    block = window.block("gpu.throttle_reasons_bits")
-    rows = block.values[-_rows(window, block.interval_seconds, seconds):]
-    on = np.where(np.isnan(rows), np.nan, (np.nan_to_num(rows).astype(np.int64) & mask) > 0)
+    rows = -max(window.ticks(seconds), stats.PARTS * stats.LONGEST_INTERVAL_TICKS)
+    known, bits = window.once(("bits", rows), lambda: _bits(window, rows))
+    on = np.where(known, (bits & mask) > 0, np.nan)
     return stats.span(on, stats.intervals_of(window, "gpu.throttle_reasons_bits"), window.ticks(seconds))
 
 
-def _rows(window: Window, intervals: Floats, seconds: float) -> int:
-    return max(window.ticks(seconds), stats.PARTS * stats.LONGEST_INTERVAL_TICKS)
+def _bits(window: Window, first: int) -> tuple[Bools, Ints]:
+    """Which of the rows from `first` on tell reasons, and the reasons."""
+    rows = window.values("gpu.throttle_reasons_bits")[first:]
+    known = ~np.isnan(rows)
+    return known, np.where(known, rows, 0.0).astype(np.int64)
 
 
 def span(window: Window, signal: str, seconds: float) -> Span:
@@ -149,11 +160,14 @@ HELD_SPREAD = 0.045
 HELD_ROWS = 8          # two minutes, four cycles of an exporter
 
 
-def held_power(window: Window, columns: Ints, low: Bools) -> tuple[Bools, Bools]:
+def held_power(window: Window, columns: Ints, low: Bools, together: bool = False) -> tuple[Bools, Bools]:
     """(told, held), bool[len(columns)] each: whether it can be told what holds the clock of GPUs that are slow at the rows `low`
-    (bool[tick, column]), and whether a limit of power does: the power stands and the clock wanders."""
+    (bool[tick, column]), and whether a limit of power does: the power stands and the clock wanders. together: it stands at what the
+    others of the columns have at that tick, for one limit of all of them may be lowered bit by bit."""
     power, clock = (np.where(low, window.values(f"gpu.{n}")[:, columns], np.nan) for n in ("power_watts", "sm_clock_hertz"))
     power, clock = power[-window.ticks(300):], clock[-window.ticks(300):]
+    if together:
+        power = stats.ratio(power, stats.median(power, axis=1)[:, None])
     told = (stats.count(power) >= HELD_ROWS) & (stats.count(clock) >= HELD_ROWS)
 
     def spread(values: Floats) -> Floats:

@@ -242,6 +242,13 @@ def change(values: Floats, last: int, least: int = 6) -> Change | None:
     return Change(at, before, after, error, _highest(values[:at], last), at_quantile(np.sort(values[-last:]), LEVEL))
 
 
+def rise(before: Floats, after: Floats) -> tuple[float, float]:
+    """(by how much the level of `after` lies above that of `before`, its standard error) of float64[n], float64[m] without NaN."""
+    old, new = np.sort(before), np.sort(after)
+    error = ERROR * float(np.hypot(_sigma(old) / np.sqrt(len(old)), _sigma(new) / np.sqrt(len(new))))
+    return at_quantile(new, LEVEL) - at_quantile(old, LEVEL), error
+
+
 def at_quantile(ordered: Floats, q: float) -> float:
     """The quantile of ascending values, between the two nearest."""
     place = q * (len(ordered) - 1)

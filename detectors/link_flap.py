@@ -15,6 +15,7 @@ from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
 from detectors import ports, shared, stats
+from detectors.stats import Ints
 
 FAULT = "link_flap"
 
@@ -38,8 +39,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     if not nics or not len(window.times):
         return []
     state = ports.state(window)
-    counts = _downs(window, state, params)
-    total, recent = counts.sum(axis=0), counts[-window.ticks(params.quiet_seconds):].sum(axis=0)
+    some, counts = _downs(window, state, params)
+    total, recent = np.zeros(len(nics)), np.zeros(len(nics))
+    total[some], recent[some] = counts.sum(axis=0), counts[-window.ticks(params.quiet_seconds):].sum(axis=0)
     known = ~np.isnan(stats.quantile(state[-window.ticks(60.0):], 1.0))
     for signal in ("nic.link_downed_per_second", "nic.carrier_changes_per_second"):
         if signal in window.blocks:
@@ -48,33 +50,39 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     flaps = ~((total < params.downs) | (recent <= 0))
     out = shared.clears(nics, known & ~flaps, FAULT)
     for e in np.flatnonzero(known & flaps):
-        first = int(window.times[np.flatnonzero(counts[:, e])[0]])
+        first = int(window.times[np.flatnonzero(counts[:, np.searchsorted(some, e)])[0]])
         rows = (stats.evidence("nic.link_downed_per_second", total[e] / params.window_seconds, 0.0,
                                "a link that stays up", f"{total[e]:.0f} times down in {params.window_seconds / 60:.0f} minutes"),)
         out.append(Verdict(nics[e], FAULT, "faulty", 0.5, rows, "flaps", onset_at=first))
     return out
 
 
-def _downs(window: Window, state: Floats, p: Params) -> Floats:
-    """float64[tick, nic]: how often each went down, by the source that tells of most."""
+def _downs(window: Window, state: Floats, p: Params) -> tuple[Ints, Floats]:
+    """The ports of which any source tells that they went down, ascending, and float64[tick, port]: how often each did, by the
+    source that tells of most."""
     ticks = window.ticks(p.window_seconds)
+    told = _told(window, len(state[-ticks:]))
+    any_down = stats.below(state[-ticks:], 0.5).any(axis=0) | told.any(axis=0)
+    for signal in ("nic.link_downed_per_second", "nic.carrier_changes_per_second"):
+        if signal in window.blocks:
+            any_down |= (window.values(signal)[-ticks:] > 0.0).any(axis=0)
+    some = stats.columns_where(np.asarray(any_down))
 
     def tail(signal: str) -> Floats:
-        return window.values(signal)[-ticks:]
+        return window.values(signal)[-ticks:, some]
 
     step = window.step_seconds
     downs = np.round(np.nan_to_num(tail("nic.link_downed_per_second")) * step, 3)
     # A down and an up are two changes of the carrier.
     downs = np.maximum(downs, np.nan_to_num(tail("nic.carrier_changes_per_second")) * step / 2)
-    state = stats.filled(state[-ticks:])
+    state = stats.filled(state[-ticks:, some])
     fell = np.zeros_like(downs)
     if len(state) > 1:
         fell[1:] = stats.above(state[:-1], 0.5) & stats.below(state[1:], 0.5)
-    told = _told(window, len(downs))
-    best = np.stack([downs, fell, told])
+    best = np.stack([downs, fell, told[:, some]])
     # Sources see the same flap a tick apart, so the whole source is taken, not the larger of each tick.
     which = best.sum(axis=1).argmax(axis=0)
-    return np.take_along_axis(best, which[None, None, :], 0)[0]
+    return some, np.take_along_axis(best, which[None, None, :], 0)[0]
 
 
 def _told(window: Window, ticks: int) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from core.types import Event, Evidence, JobState, Target, Verdict
 from core.window import Window
 
-OVERDUE, SLOW = "overdue", "slow"
+OVERDUE, SLOW, FAULT = "overdue", "slow", "fault"
 OPERATORS = {"gt": "over", "gteq": "at or over", "lt": "under", "lteq": "at or under", "eq": "exactly"}
 
 
@@ -27,7 +27,8 @@ def newest(window: Window) -> dict[str, dict[str, Event]]:
 
 def added(found: list[Verdict], window: Window, fault: str, state: str, severity: float) -> list[Verdict]:
     """A detector's verdicts, and those of the user's rules: faulty for a running job of which a rule is in `state`; clear for one
-    whose rules are content, where the detector has said nothing of it."""
+    whose rules are content, where the detector has said nothing of it. A line that a rule calls a fault is a word on neither: what
+    comes of it, a hang or a crash, is judged by what happens."""
     said = newest(window)
     out = list(found)
     spoken = {v.target.job for v in found}
@@ -40,7 +41,7 @@ def added(found: list[Verdict], window: Window, fault: str, state: str, severity
         if bad:
             rows = tuple(_evidence(event) for event in bad)
             out.append(Verdict(target, fault, "faulty", severity, rows, f"log_rule_{state}", onset_at=bad[0].at))
-        elif job.id not in spoken:
+        elif job.id not in spoken and not any(e.fields.get("state") == FAULT for e in rules.values()):
             out.append(Verdict(target, fault, "clear", reason="clear"))
     return out
 

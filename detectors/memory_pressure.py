@@ -21,20 +21,24 @@ FAULT = "memory_pressure"
 
 @dataclass(frozen=True)
 class Params:
-    """Sources: signals.md §4 (available below 10 %, any OOM kill), PSI healthy below 0.05; systemd-oomd, which kills at 60 % of
-    memory pressure for 30 s, whatever is left (it is the kernel's word that work stands).
+    """Sources: signals.md §4 (PSI healthy below 0.05; available below 10 %, any OOM kill); the rules that sites run today (a node's
+    memory "is filling up" from 10 % left on); Meta's oomd, whose policy for hosts with GPUs (`devgpu` in its repository) acts when
+    work stalled for memory 40 % of the time for 300 s, and systemd-oomd (`oomd.conf`), which acts at 60 % for 30 s. Both read the
+    kernel's "full" line, as this does, and act whatever is left: it is the kernel's word that no work is done.
 
-    window_seconds: how far back levels are averaged. stalled: share of time in which all work stalls for memory.
-    available: share of memory left below which a stall is pressure. standing: share of time in which all work stalls that is
-    pressure whatever is left, in each third of standing_seconds: three and a half times the lost time at which systemd-oomd acts.
+    window_seconds: how far back levels are averaged. stalled: share of time in which all work stalls for memory (twice what
+    is healthy). available: share of memory left below which such a stall is pressure. standing, standing_seconds: share of time, in
+    each third of that span, that is pressure whatever is left (Meta); severe, severe_seconds: likewise (systemd).
     kill_seconds: how long an OOM kill counts.
     """
 
     window_seconds: float = 120.0
     stalled: float = 0.1
     available: float = 0.1
-    standing: float = 0.35
-    standing_seconds: float = 180.0
+    standing: float = 0.4
+    standing_seconds: float = 300.0
+    severe: float = 0.6
+    severe_seconds: float = 30.0
     kill_seconds: float = 600.0
 
 
@@ -49,7 +53,8 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     stalled = stats.span_of(window, "node.memory_stalled_ratio", params.window_seconds)
     left = stats.span_of(window, "node.memory_available_bytes", params.window_seconds).mean / window.last("node.memory_total_bytes")
     pressed = stats.above(stalled.low, params.stalled) & ~stats.above(left, params.available)
-    pressed |= stats.above(stats.span_of(window, "node.memory_stalled_ratio", params.standing_seconds).low, params.standing)
+    for seconds, share in ((params.standing_seconds, params.standing), (params.severe_seconds, params.severe)):
+        pressed |= stats.above(stats.span_of(window, "node.memory_stalled_ratio", seconds).low, share)
     fresh = (window.block("node.memory_stalled_ratio").fresh() & ~np.isnan(stalled.mean)) | (
         window.block("node.memory_available_bytes").fresh() & ~np.isnan(left))
     onsets = stats.run_start(stats.above(window.values("node.memory_stalled_ratio"), params.stalled / 2), window.times, 4)

@@ -2,8 +2,9 @@
 
 A literal NaN that a trainer logs counts at once, one that it exposes in two readings; a value that is missing, a series that
 ended (the stale marker) and a step that was not logged do not count. Loss scaling skips a step now and then when gradients
-overflow, and searches its scale at the start: that is no such loss. Overflows without end at a scale that has nowhere left
-to go are one. What a finite loss follows is over.
+overflow, and searches its scale at the start: that is no such loss, and its gradient is infinite in that step beside a loss that
+is none (many a trainer logs it so and says of no skip). Overflows without end at a scale that has nowhere left to go are one, and so
+are gradients that stay so: weights that took one up give no finite loss in the next step. What a finite loss follows is over.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, JobState, Target, Verdict
-from core.window import Window
+from core.window import Block, Window
 from detectors import stats
 
 FAULT = "nonfinite_loss"
 FATAL = 0.9
+SAME_LINE_MS = 1000  # a loss and a gradient of one line, whose time a log rounds
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Params:
     """Sources: signals.md §7 and §11 (an AMP skip or two in a thousand steps is normal); cases P03, P04, P05 and P11.
 
     since_seconds: how far back a log line counts. nan_iterations: steps at which a trainer counts a NaN without showing
-    one; a single one may have been skipped. overflows: skipped steps in a row; scale: the loss scale at and below which
+    one, or logs a gradient that is none: a single one may have been skipped. overflows: skipped steps in a row; scale: the loss scale at and below which
     they mean the end (a search at the start stays millions above it).
     """
 
@@ -57,7 +59,7 @@ def _judge_job(window: Window, job: JobState, p: Params) -> Verdict | None:
     good = ~np.isnan(loss.values[:, columns])
     fresh = block.fresh()[columns] | loss.fresh()[columns]
     now = bool((bad[-1] & fresh).any())
-    events = _events(window, job, p, _finite_at(window, columns))
+    events = _events(window, job, p, columns)
     if not (now and _lasts(bad)) and not events:
         recent = bool(fresh.any()) and not now and bool((good[-1] & fresh).any())
         return Verdict(_target(job), FAULT, "clear", reason="clear") if recent else None
@@ -81,25 +83,54 @@ def _lasts(bad: stats.Bools) -> bool:
 
 def _finite_at(window: Window, columns: stats.Ints) -> int:
     """When the newest finite loss was read, ms; -1 = never in the window."""
-    block, bad = window.block("rank.loss"), window.last("rank.loss_nonfinite")[columns]
-    known = ~np.isnan(block.last[columns]) & ~stats.above(bad, 1.0)
-    ages = block.age_seconds[columns][known]
-    return int(window.end - 1000 * ages.min()) if len(ages) else -1
+    block, bad = window.block("rank.loss"), window.values("rank.loss_nonfinite")[:, columns]
+    return _newest(window, block, columns, np.isfinite(block.values[:, columns]) & ~stats.above(bad, 1.0))
 
 
-def _events(window: Window, job: JobState, p: Params, finite_at: int) -> list[Event]:
+def _gradient_at(window: Window, columns: stats.Ints) -> int:
+    """When the newest finite gradient was read, ms; -1 = never in the window."""
+    block = window.block("rank.grad_norm")
+    return _newest(window, block, columns, np.isfinite(block.values[:, columns]))
+
+
+def _newest(window: Window, block: Block, columns: stats.Ints, finite: stats.Bools) -> int:
+    """When the newest of the finite readings (bool[tick, rank]) was made, ms, at the earliest; -1 = there is none. A job that tells
+    nothing for a moment (it saves, it evaluates) is no worse than when it was last heard."""
+    rows = np.flatnonzero(finite.any(axis=1))
+    if not len(rows):
+        return -1
+    if rows[-1] == len(window.times) - 1:
+        return int(window.end - 1000 * block.age_seconds[columns][finite[-1]].min())
+    return int(window.times[rows[-1]]) - 1000 * window.step_seconds
+
+
+def _events(window: Window, job: JobState, p: Params, columns: stats.Ints) -> list[Event]:
     """The log's words on losses that are not finite, newer than the newest finite loss; empty where they do not suffice."""
+    finite_at, gradient_at = _finite_at(window, columns), _gradient_at(window, columns)
     since = max(window.end - int(p.since_seconds * 1000), 0)
     mine = [e for e in window.events_of("nonfinite", since=since) if e.target.job == job.id]
-    shown = [e for e in mine if e.fields.get("what") != "nan_iterations" and _after(e, finite_at)]
-    counted = [e for e in mine if e.fields.get("what") == "nan_iterations" and _after(e, finite_at)]
-    if len({e.fields.get("step") for e in counted}) >= p.nan_iterations:
-        shown += counted
+    # A rank's own check of its results speaks of no step's line: it counts at once, as a loss does, and as a gradient does whose
+    # step has no finite loss either.
+    beside = finite_at + SAME_LINE_MS
+    shown: list[Event] = []
+    steps: list[Event] = []
+    counted: list[Event] = []
+    for event in mine:
+        what = event.fields.get("what")
+        if what == "nan_iterations":
+            counted += [event] if event.at > finite_at else []
+        elif what == "grad_norm" and event.fields.get("step") is not None and event.at <= beside:
+            steps += [event] if event.at >= gradient_at else []
+        elif _after(event, finite_at):
+            shown.append(event)
+    for some in (steps, counted):
+        if len({e.fields.get("step") for e in some}) >= p.nan_iterations:
+            shown += some
     return sorted(shown or _streak(window, job, p, since), key=lambda e: e.at)
 
 
 def _after(event: Event, finite_at: int) -> bool:
-    """A gradient that is NaN beside a loss that is finite is told by one line: both have one time."""
+    """A gradient that is NaN beside a loss that is finite is told at one time."""
     return event.at >= finite_at if event.fields.get("what") == "grad_norm" else event.at > finite_at
 
 

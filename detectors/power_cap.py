@@ -4,7 +4,9 @@ Running at the limit is what the limit is for and no fault; only a limit that di
 fell back to a lower one. Nothing is said of a fleet whose limits differ by design.
 
 Where no page shows the limit, the board does: at work the GPU's power stands at a value below that of its peers, while its
-clock lies below theirs and wanders.
+clock lies below theirs and wanders. A limit that was cut for many of them at once leaves no peers to differ from: then their power
+stands at one value, below what each drew before, with clocks below what they were, and boards of the model elsewhere keep theirs.
+Lighter work leaves the clock where it was.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Verdict
+from core.types import Floats, Verdict
 from core.window import Window
 from detectors import gpus, shared, stats
+from detectors.stats import Bools, Ints, Span
 
 FAULT = "power_cap"
 
@@ -27,7 +30,8 @@ class Params:
 
     share: of the right limit, below which it is low. peers_min: others of the same model that must agree.
     past_seconds: the own past. busy, window_seconds: at work for so long; less_clock, less_power: how far below its peers' its clock
-    and its power lie where a limit is not shown; hot: °C from which heat explains a low clock.
+    and its power lie where a limit is not shown; hot: °C from which heat explains a low clock. one_value: share
+    by which boards that stand at one limit differ from their middle (recorded H200s at their limit: 94-98 % of it).
     """
 
     share: float = 0.97
@@ -35,6 +39,7 @@ class Params:
     past_seconds: int = 86400
     busy: float = 0.5
     window_seconds: float = 150.0
+    one_value: float = 0.03
     less_clock: float = 0.03
     less_power: float = 0.05
     hot: float = 80.0
@@ -57,9 +62,12 @@ def _by_power(window: Window, p: Params) -> list[Verdict]:
     clocks, watts = (stats.peers(np.where(judged, v, np.nan), groups) for v in (clock.mean, power.mean))
     shown = judged & (clocks.n >= p.peers_min)
     slow = stats.below(clock.high, (1.0 - p.less_clock) * clocks.middle)
-    low = (shown & slow & stats.below(power.mean, (1.0 - p.less_power) * watts.middle)
-           & ~stats.above(gpus.span(window, "gpu.temperature_celsius", p.window_seconds).mean, p.hot))
-    out = shared.clears(parts, shown & ~slow, FAULT)
+    cool = ~stats.above(gpus.span(window, "gpu.temperature_celsius", p.window_seconds).mean, p.hot)
+    low = shown & slow & stats.below(power.mean, (1.0 - p.less_power) * watts.middle) & cool
+    together = _together(window, judged & cool & ~low, clock, power, p)
+    spoken = np.zeros(len(parts), bool)
+    spoken[[e for e, _ in together]] = True
+    out = shared.clears(parts, shown & ~slow & ~spoken, FAULT) + [word for _, word in together]
     columns = stats.columns_where(low)
     if not len(columns):
         return out
@@ -73,6 +81,49 @@ def _by_power(window: Window, p: Params) -> list[Verdict]:
                 stats.evidence("gpu.sm_clock_hertz", clock.mean[e], clocks.middle[e], f"{clocks.n[e]} peers at work"))
         out.append(Verdict(parts[e], FAULT, "faulty", 0.3, told, "held_at_a_power", onset_at=int(onsets[i])))
     return out
+
+
+def _together(window: Window, judged: Bools, clock: Span, power: Span, p: Params) -> list[tuple[int, Verdict]]:
+    """GPUs of one model that are all held at one power, below what they drew before, with their positions."""
+    parts = window.of_kind("gpu")
+    most = np.fmax.reduce(window.values("gpu.sm_clock_hertz")[gpus.past_rows(window, p.window_seconds)], axis=0, initial=np.nan)
+    most = np.fmax(most, stats.long_past(window, "gpu.sm_clock_hertz", p.past_seconds, np.arange(len(parts))))
+    asked = stats.columns_where(judged & stats.below(clock.high, (1.0 - p.less_clock) * most))
+    drew, ran = (_before(window, f"gpu.{n}", asked, p) for n in ("power_watts", "sm_clock_hertz"))
+    slower = stats.below(clock.high[asked], (1.0 - p.less_clock) * ran)
+    fell = slower & stats.below(power.mean[asked], (1.0 - p.less_power) * drew)
+    as_ever = judged.copy()
+    as_ever[asked[slower]] = False
+    columns, drew, ran = asked[fell], drew[fell], ran[fell]
+    if len(columns) <= p.peers_min:
+        return []
+    rows = stats.below(window.values("gpu.sm_clock_hertz")[:, columns], (1.0 - p.less_clock) * ran)
+    rows &= gpus.at_work(window, p.busy)[:, columns]
+    held = gpus.held_power(window, columns, rows)[1] | gpus.held_power(window, columns, rows, together=True)[1]
+    onsets = stats.run_start(rows, window.times, 4)
+    # A mean of minutes holds a save here and there; what a board stands at is the usual value of these minutes.
+    level = stats.median(np.where(rows, window.values("gpu.power_watts")[:, columns], np.nan)[-window.ticks(300):])
+    models = shared.model_codes(window, parts)
+    out: list[tuple[int, Verdict]] = []
+    for model in np.unique(models[columns[held]]).tolist():
+        all_held = np.flatnonzero(held & (models[columns] == model))
+        value = float(np.median(level[all_held]))
+        mine = all_held[np.abs(level[all_held] / value - 1.0) <= p.one_value]
+        others = int((as_ever & (models == model)).sum())
+        if len(mine) <= p.peers_min or 2 * len(mine) < len(all_held) or others < p.peers_min:
+            continue  # each at its own value; or what all boards at work were given, which is nobody's fault
+        for i in mine.tolist():
+            e = int(columns[i])
+            told = (stats.evidence("gpu.power_watts", level[i], drew[i], "its own past at work", f"{len(mine)} boards stand at this value"),
+                    stats.evidence("gpu.sm_clock_hertz", clock.mean[e], ran[i], "its own past at work"))
+            out.append((e, Verdict(parts[e], FAULT, "faulty", 0.3, told, "held_at_a_power", onset_at=int(onsets[i]))))
+    return out
+
+
+def _before(window: Window, signal: str, columns: Ints, p: Params) -> Floats:
+    """float64[len(columns)]: what the GPUs had at work before, also when the window shows little of it any more."""
+    near = gpus.past(window, signal, columns, p.window_seconds, 0.75, gpus.at_work(window, p.busy))
+    return np.fmax(near, stats.long_past(window, signal, p.past_seconds, columns))
 
 
 def _by_limit(window: Window, params: Params) -> list[Verdict]:

@@ -7,6 +7,7 @@ their fabric). What is no fault: a restart, a unit that never ran there, a node 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.exporters import withdrawn
 from detectors.stats import Bools
 
@@ -77,9 +78,11 @@ def _by_state(window: Window, nodes: dict[str, _Node], p: Params) -> set[tuple[s
     if not fresh.any():
         return set()
     down = fresh & (block.last < 0.5)
-    known = {(block.entities[e].node or "", block.entities[e].device or "") for e in np.flatnonzero(fresh)}
-    for e in np.flatnonzero(fresh & ~down):
-        nodes.setdefault(block.entities[e].node or "", _Node()).runs = True
+    units = shared.kept("units", (block.entities,), lambda: [(unit.node or "", unit.device or "") for unit in block.entities])
+    known = set(itertools.compress(units, fresh.tolist()))
+    names, places = shared.node_names(block.entities)
+    for i in np.unique(places[fresh & ~down]).tolist():
+        nodes.setdefault(names[i] or "", _Node()).runs = True
     if not down.any():
         return known
     since = stats.run_start(stats.below(block.values, 0.5), window.times, 2)

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.types import Floats, Target
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Ints
 
 BLOCK_TICKS = 8       # of the past: two minutes
@@ -33,8 +33,11 @@ class Times:
 def node_load(window: Window, parts: tuple[Target, ...]) -> Floats:
     """float64[tick, part]: what each part's node moves to and from shared storage."""
     block = window.block("node.storage_bytes_per_second")
-    column = {node.node: e for e, node in enumerate(block.entities)}
-    at = np.array([column.get(part.node, -1) for part in parts], np.int64)
+    def make() -> Ints:
+        column = {node.node: e for e, node in enumerate(block.entities)}
+        return np.array([column.get(part.node, -1) for part in parts], np.int64)
+
+    at = shared.kept("places of the parts' nodes", (parts, block.entities), make)
     if not len(block.entities):
         return np.full((len(window.times), len(parts)), np.nan)
     return np.where(at >= 0, block.values[:, np.maximum(at, 0)], np.nan)

@@ -21,6 +21,7 @@ from detectors.stats import Bools, Ints
 Made = TypeVar("Made")
 MOST_KEPT = 2  # of one name, so that windows of two sites may be judged in turn
 _kept: dict[Hashable, list[tuple[tuple[object, ...], Any]]] = {}
+_same: dict[Hashable, list[Any]] = {}
 
 
 def kept(name: Hashable, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
@@ -34,6 +35,17 @@ def kept(name: Hashable, of: tuple[object, ...], make: Callable[[], Made]) -> Ma
     rows.append((of, made))
     del rows[:-MOST_KEPT]
     return made
+
+
+def same(name: Hashable, value: Made) -> Made:
+    """An equal object of before where there is one, so that `kept` knows it again. Nobody may change it."""
+    rows = _same.setdefault(name, [])
+    for known in rows:
+        if known == value:
+            return cast(Made, known)
+    rows.append(value)
+    del rows[:-MOST_KEPT]
+    return value
 
 
 def standing(name: Hashable, of: tuple[object, ...], arrays: Sequence[NDArray[Any]], make: Callable[[], Made]) -> Made:
@@ -92,6 +104,35 @@ def columns_by_node(parts: Sequence[Target]) -> dict[str | None, Ints]:
         return dict(zip(names, np.split(order, np.flatnonzero(np.diff(places[order])) + 1), strict=True)) if len(parts) else {}
 
     return kept(("columns_by_node", _kind(parts)), (parts,), make)
+
+
+def columns_by_device(parts: Sequence[Target]) -> dict[str, Ints]:
+    """The positions of the parts of each device's name, ascending; names in order."""
+    def make() -> dict[str, Ints]:
+        found: dict[str, list[int]] = {}
+        for e, part in enumerate(parts):
+            found.setdefault(part.device or "", []).append(e)
+        return {name: np.array(found[name], np.int64) for name in sorted(found)}
+
+    return kept(("columns_by_device", _kind(parts)), (parts,), make)
+
+
+def rank_numbers(ranks: Sequence[Target]) -> Ints:
+    """int64[rank]: the number that each has in its job, -1 where it is not known."""
+    return kept("numbers of ranks", (ranks,), lambda: np.array(
+        [-1 if rank.rank is None else rank.rank for rank in ranks], np.int64))
+
+
+def job_of_nodes(window: Window) -> dict[str, str]:
+    """As `stats.node_jobs`; the very same object for as long as it does not change."""
+    return window.once("the same jobs of nodes", lambda: same("jobs of nodes", stats.node_jobs(window)))
+
+
+def on_nodes(parts: Sequence[Target], nodes: Iterable[str]) -> Ints:
+    """The positions of the parts of these nodes, ascending, without a look at all the others."""
+    known = columns_by_node(parts)
+    mine = [known[node] for node in dict.fromkeys(nodes) if node in known]
+    return np.sort(np.concatenate(mine)) if mine else np.zeros(0, np.int64)
 
 
 def loud(window: Window, parts: Sequence[Target]) -> Bools:

@@ -25,7 +25,7 @@ from detectors import culprits, hangs, log_rules, progress, shared, stats
 from detectors.culprits import Told
 from detectors.hangs import Parts, Places, Signature
 from detectors.progress import Progress
-from detectors.stats import Ints
+from detectors.stats import Bools, Ints
 
 FAULT = "stalled_loss"
 RULE_SEVERITY = 0.9  # of a hang by a rule of the user's over the job's log
@@ -315,9 +315,9 @@ def _frozen(window: Window, job: JobState, seen: Progress, p: Params) -> list[Ve
         return None
     known = ~np.isnan(window.values("rank.loss")[:, seen.columns]).all(axis=0)
     # Many ranks tell the same loss: a few hundred of them are looked at closely.
-    columns = [int(c) for c in seen.columns[known & seen.fresh]][:256]
-    tail = window.tail("rank.loss", p.frozen_seconds)
-    candidates = [c for c in columns if _flat(tail[:, c], p.frozen_range)]
+    some = seen.columns[known & seen.fresh][:256]
+    flat = _flat(window.tail("rank.loss", p.frozen_seconds)[:, some], p.frozen_range)
+    columns, candidates = some.tolist(), some[flat].tolist()
     if not candidates or (len(candidates) < len(columns) and len(candidates) > max(1, len(columns) // 8)):
         return None
     all_runs = {c: run for c in candidates if (run := _newest_run(window, c, p)) is not None}
@@ -336,9 +336,12 @@ def _frozen(window: Window, job: JobState, seen: Progress, p: Params) -> list[Ve
     return [Verdict(target, FAULT, "faulty", 0.6, evidence, "frozen_loss", onset_at=run.start)]
 
 
-def _flat(values: Floats, limit: float) -> bool:
-    known = values[~np.isnan(values)]
-    return len(known) > 0 and bool(np.abs(known - known[-1]).max() <= limit * max(abs(float(known[-1])), 1e-12))
+def _flat(values: Floats, limit: float) -> Bools:
+    """bool[column]: what is known of the column (float64[tick, column]) does not differ from its newest value."""
+    newest = stats.newest(values)
+    with np.errstate(invalid="ignore"):
+        apart = np.where(np.isnan(values), 0.0, np.abs(values - newest)).max(axis=0, initial=0.0)
+    return stats.below(apart, limit * np.maximum(np.abs(newest), 1e-12))
 
 
 PLUGIN = DetectorPlugin(

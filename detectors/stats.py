@@ -6,6 +6,7 @@ are entities and rows are ticks, as in `core.window.Block`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from core.window import Block, Window
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
+# Columns that are worked out at once: of a large fleet what is in between stays in the processor's cache.
+TOGETHER = 4096
 # Makes the median absolute deviation comparable with a standard deviation for normal noise.
 MAD_TO_SIGMA = 1.4826
 # A single late or bursty sample spans at most two thirds of three intervals, so three thirds are never one sample.
@@ -39,6 +42,8 @@ def median(values: Floats, axis: int = 0) -> Floats:
     rows = values.shape[axis]
     if not rows:
         return np.full(values.shape[:axis] + values.shape[axis + 1:] if axis else values.shape[1:], np.nan)
+    if values.ndim == 2 and not axis and values.shape[1] > TOGETHER:
+        return np.concatenate([median(values[:, some]) for some in _slices(values.shape[1])])
     if values.ndim == 1:
         ordered = np.sort(values)  # NaN sorts last
         n = int(ordered.searchsorted(np.nan))
@@ -59,6 +64,10 @@ def median(values: Floats, axis: int = 0) -> Floats:
     return np.asarray((a + b) / 2.0)
 
 
+def _slices(columns: int) -> list[slice]:
+    return [slice(first, min(first + TOGETHER, columns)) for first in range(0, columns, TOGETHER)]
+
+
 def mean(values: Floats, axis: int = 0) -> Floats:
     """Mean along `axis` without the missing; NaN where all are."""
     values = np.asarray(values, np.float64)
@@ -77,6 +86,8 @@ def quantile(values: Floats, q: float) -> Floats:
         return np.asarray(np.fmax.reduce(values, axis=0))
     if q == 0.0:
         return np.asarray(np.fmin.reduce(values, axis=0))
+    if values.ndim == 2 and values.shape[1] > TOGETHER:
+        return np.concatenate([quantile(values[:, some], q) for some in _slices(values.shape[1])])
     values = np.sort(values, axis=0)
     if values.ndim > 1 and not np.isnan(values[-1]).any():
         return np.asarray(values[int(np.floor((len(values) - 1) * q))])
@@ -181,8 +192,15 @@ def span(values: Floats, intervals: Ints, ticks: int) -> Span:
     """
     n = values.shape[1]
     out = Span(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
-    if not len(values) or not n:
-        return out
+    if len(values):
+        for some in _slices(n):
+            _fill_span(Span(out.mean[some], out.low[some], out.high[some], out.known[some]), values[:, some], intervals[some], ticks)
+    return out
+
+
+def _fill_span(out: Span, values: Floats, intervals: Ints, ticks: int) -> None:
+    """Writes the span of some columns into `out`."""
+    n = values.shape[1]
     lengths = np.maximum(ticks, PARTS * intervals)
     for length in np.unique(lengths).tolist():
         columns = np.flatnonzero(lengths == length)
@@ -195,8 +213,7 @@ def span(values: Floats, intervals: Ints, ticks: int) -> Span:
         if rows < PARTS:
             sums, counts = np.where(known, tail, 0.0), known.astype(np.int64)
         else:
-            sums = np.add.reduceat(np.where(known, tail, 0.0), starts, axis=0)
-            counts = np.add.reduceat(known, starts, axis=0, dtype=np.int64)
+            sums, counts = _by_part(tail, known, [*starts, rows])
         there = counts > 0
         thirds = np.where(there, sums / np.maximum(counts, 1), np.nan)
         total = counts.sum(axis=0)
@@ -210,7 +227,18 @@ def span(values: Floats, intervals: Ints, ticks: int) -> Span:
         out.low[where] = np.where(enough, lowest, np.nan)
         out.high[where] = np.where(enough, np.fmax.reduce(thirds), np.nan)
         out.known[where] = total
-    return out
+
+
+def _by_part(tail: Floats, known: Bools, edges: Sequence[int]) -> tuple[Floats, Ints]:
+    """float64[part, column]: the sum of what is known of the rows between two edges; int64: how many that are."""
+    parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
+    if known.all():  # of most signals
+        sums = np.stack([np.add.reduce(tail[part], axis=0) for part in parts])
+        lengths = np.array([part.stop - part.start for part in parts], np.int64)
+        return sums, np.repeat(lengths[:, None], tail.shape[1], axis=1)
+    filled = np.where(known, tail, 0.0)
+    sums = np.stack([np.add.reduce(filled[part], axis=0) for part in parts])
+    return sums, np.stack([np.add.reduce(known[part], axis=0, dtype=np.int64) for part in parts])
 
 
 def span_of(window: Window, signal: str, seconds: float) -> Span:

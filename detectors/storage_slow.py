@@ -9,16 +9,16 @@ read, are no fault: what was never so loaded before is compared with nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Target, Verdict
-from core.window import Window
-from detectors import service_times, stats
-from detectors.stats import Bools
+from core.window import Block, Window
+from detectors import service_times, shared, stats
+from detectors.stats import Bools, Ints
 
 FAULT = "storage_slow"
 DEGRADED, FATAL = 0.6, 0.9
@@ -100,7 +100,7 @@ def _sum(a: Floats, b: Floats) -> Floats:
 def _agreed(window: Window, signal: str, values: Floats, load: Floats, fresh: Bools, p: Params) -> Iterable[tuple[str, Verdict | None]]:
     """What the clients of each target or share agree on."""
     block = window.block(signal)
-    known = fresh & np.array([part.node not in window.silent_nodes for part in block.entities], bool)
+    known = fresh & shared.loud(window, block.entities)
     if not known.any():
         return
     ticks = window.ticks(p.window_seconds)
@@ -108,12 +108,9 @@ def _agreed(window: Window, signal: str, values: Floats, load: Floats, fresh: Bo
     factor = np.where(np.isnan(found.load), p.factor_unloaded, p.factor)
     judged = known & ~np.isnan(found.before) & ~np.isnan(found.now)
     slow = judged & stats.above(found.now, factor * found.before)
-    groups: dict[str, list[int]] = {}
-    for e in np.flatnonzero(judged):
-        groups.setdefault(block.entities[e].device or "", []).append(int(e))
-    for part, columns in sorted(groups.items()):
+    for part, columns in _by_device(block, judged):
         name = storage_of(window, part, block.entities[columns[0]].node)
-        hit = [e for e in columns if slow[e]]
+        hit = columns[slow[columns]]
         if len(columns) < p.clients_min:
             continue
         if len(hit) < max(p.clients_min, p.share * len(columns)):
@@ -138,12 +135,9 @@ def _lost(window: Window, p: Params) -> Iterable[tuple[str, Verdict | None]]:
         return
     off = stats.below(block.values, 0.5)
     since = stats.run_start(off, window.times, 1)
-    groups: dict[str, list[int]] = {}
-    for e in np.flatnonzero(known):
-        if block.entities[e].node not in window.silent_nodes:
-            groups.setdefault(block.entities[e].device or "", []).append(int(e))
-    for part, columns in sorted(groups.items()):
-        hit = [e for e in columns if block.last[e] < 0.5 and window.end - since[e] >= 1000 * p.lost_seconds]
+    cut = (block.last < 0.5) & (window.end - since >= 1000 * p.lost_seconds)
+    for part, columns in _by_device(block, known & shared.loud(window, block.entities)):
+        hit = columns[cut[columns]]
         if len(columns) < p.clients_min:
             continue
         name = storage_of(window, part, block.entities[columns[0]].node)
@@ -153,7 +147,15 @@ def _lost(window: Window, p: Params) -> Iterable[tuple[str, Verdict | None]]:
         row = Evidence("storage.connected", "bool", 0.0, 1.0, "clients that are connected",
                        f"{len(hit)} of {len(columns)} clients have lost {part}")
         yield name, Verdict(Target("storage", device=name), FAULT, "faulty", FATAL, (row,), "clients_cut_off",
-                            onset_at=int(min(since[e] for e in hit)))
+                            onset_at=int(since[hit].min()))
+
+
+def _by_device(block: Block, which: Bools) -> Iterator[tuple[str, Ints]]:
+    """By target or share, in order of name, the columns that `which` picks, where there are any."""
+    for name, columns in shared.columns_by_device(block.entities).items():
+        mine = columns[which[columns]]
+        if len(mine):
+            yield name, mine
 
 
 def _told(window: Window, p: Params) -> Iterable[tuple[str, Verdict | None]]:

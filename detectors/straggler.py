@@ -146,9 +146,10 @@ def _of(window: Window, signal: str, rows: Ints, columns: Ints) -> Floats | None
 def _groups(window: Window, job: JobState, columns: Ints, p: Params) -> Ints:
     """int[rank]: peers have the same number. By stage and tensor index where the layout is known and leaves enough of them,
     else by stage, else all. Ranks are numbered tensor index first, then data, then stage (Megatron-LM)."""
-    numbers = np.array([t.rank if (t := window.of_kind("rank")[c]).rank is not None else i for i, c in enumerate(columns)], np.int64)
     if job.pp <= 1 and job.tp <= 1:
         return np.zeros(len(columns), np.int64)
+    numbers = shared.rank_numbers(window.of_kind("rank"))[columns]
+    numbers = np.where(numbers < 0, np.arange(len(columns)), numbers)
     replicas = job.dp or max(1, len(columns) // max(1, job.tp * job.pp))
     stage = numbers // max(1, job.tp * replicas)
     return stage * job.tp + numbers % job.tp if replicas > p.peers_min + 1 else stage

@@ -17,7 +17,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Target, Verdict
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.exporters import ANSWERS, BROKEN, DOWN, Exporters, exporters_of, withdrawn
 from detectors.stats import Bools, Ints
 
@@ -136,8 +136,8 @@ def _silent(window: Window, found: Exporters) -> Bools:
 def _speaks(window: Window, node: str) -> bool:
     """Anything else of the node is fresh: a rank's own word, or a line of a log within the last minute."""
     for kind in ("rank", "gpu", "nic", "node"):
-        columns = [e for e, part in enumerate(window.of_kind(kind)) if part.node == node]
-        for name, block in window.blocks.items() if columns else ():
+        columns = shared.on_nodes(window.of_kind(kind), (node,))
+        for name, block in window.blocks.items() if len(columns) else ():
             if name.startswith(f"{kind}.") and bool(block.fresh()[columns].any()):
                 return True
     return any(e.target.node == node for e in reversed(window.events) if e.at > window.end - 60_000)

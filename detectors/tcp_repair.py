@@ -14,7 +14,7 @@ import numpy as np
 
 from core.types import Evidence, Floats, JobState, Target
 from core.window import Window
-from detectors import stats
+from detectors import shared, stats
 from detectors.stats import Bools, Ints
 
 
@@ -72,8 +72,7 @@ def _past(window: Window, columns: Ints, skip: int) -> Floats:
 
 def culprit(window: Window, job: JobState, repair: Repair, limits: Limits) -> int | None:
     """The column of the job's node whose port loses packets, None where none is named."""
-    places = set(job.nodes)
-    columns = np.array([e for e, node in enumerate(window.of_kind("node")) if node.node in places], np.int64)
+    columns = shared.on_nodes(window.of_kind("node"), job.nodes)
     if len(columns) < 3:
         return None  # of two ends nobody can tell which
     rate = np.where(repair.stands_out[columns], repair.rate[columns], 0.0)

@@ -88,14 +88,19 @@ class _View:
 
 def _groups(window: Window) -> Ints:
     """Peers do the same work on the same model: GPUs of one job, else of one instance type, else of one node."""
-    jobs = stats.node_jobs(window)
-    parts = window.of_kind("gpu")
-    keys = []
-    for gpu, model in zip(parts, shared.models(window, parts), strict=True):
-        node = gpu.node or ""
-        job = gpu.job or jobs.get(node)
-        keys.append((job or "", model or ("" if job else node)))
-    return stats.codes(keys)
+    jobs, parts = shared.job_of_nodes(window), window.of_kind("gpu")
+
+    def make() -> Ints:
+        keys = []
+        for gpu, model in zip(parts, shared.models(window, parts), strict=True):
+            node = gpu.node or ""
+            job = gpu.job or jobs.get(node)
+            keys.append((job or "", model or ("" if job else node)))
+        found = stats.codes(keys)
+        found.flags.writeable = False
+        return found
+
+    return shared.kept("GPUs that may be as hot", (parts, window.topology, jobs), make)
 
 
 def _active(window: Window, p: Params, power: Floats, limit: Floats, bits_now: Floats) -> Bools:

@@ -21,7 +21,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Verdict
 from core.window import Window
-from detectors import job_pace, log_rules, pace_levels, stats
+from detectors import job_pace, log_rules, pace_levels, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.pace_levels import Drop
 from detectors.stats import Ints
@@ -31,6 +31,7 @@ FAULT = "throughput_drop"
 ACTIVITY = ("gpu.sm_active_ratio", "gpu.power_watts")
 WAITS = "nic.wait_ticks_per_second"  # a port has data to send and no credit or turn to send it
 WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.power_watts")  # what falls while a GPU waits in a collective
+MATH = "gpu.tensor_active_ratio"
 MOST_GPUS = 128
 LEAD_ROWS, LEAD_SPANS = 4, 3  # a minute: an expert's load stays longer, the noise of a reading does not; and so many of them
 ROUGH_STEPS = 10  # steps that tell how they scatter
@@ -48,12 +49,14 @@ class Params:
     lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with
     less than this the drop must be greater, up to
     young_drop. spell_seconds: a slow spell of the past that was shorter is the job's own way, and the present has to last twice as
-    long; a longer one was a drop itself. common: share of the growth that all ranks have alike. uneven_seconds: a slowdown of the same few ranks
+    long; a longer one was a drop itself. common: share of the growth that all ranks have alike; of_spread: share of it by which ranks lie further apart
+    within a step that is uneven work (what slows all of them alike adds to their distances no more than to their work). uneven_seconds: a slowdown of the same few ranks
     that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
     errors at least; of_growth, of_growth_nodes: and what was added, as a share of the growth of the step, of GPUs and of nodes. rougher: times the
     scatter of steps that shows uneven work, rough_share: and so much of the growth was added to it. of_fall: share of
     the slowdown by which the usual GPU does less; of_lead: share of that by which the first of them is further ahead than before, at
-    lead_sigmas standard errors. few_ports:
+    lead_sigmas standard errors. of_math: share of the growth by which the tensor pipes are busier, at math_sigmas standard errors, from
+    which there is more in a step. few_ports:
     share of the job's ports that wait to send, port_waits: so many times as much as before and as the others.
     draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down
     within it slow down together. still: growth
@@ -72,6 +75,7 @@ class Params:
     young_drop: float = 0.06
     spell_seconds: float = 300.0
     common: float = 0.8
+    of_spread: float = 0.2
     uneven_seconds: float = 900.0
     apart: float = 0.7
     of_growth: float = 0.1
@@ -81,6 +85,8 @@ class Params:
     of_fall: float = 0.3
     of_lead: float = 0.3
     lead_sigmas: float = 3.0
+    of_math: float = 0.25
+    math_sigmas: float = 4.0
     few_ports: float = 0.25
     port_waits: float = 20.0
     draws: float = 0.01
@@ -270,7 +276,10 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: floa
     total = grown("rank.step_seconds", 0.5)
     if np.isnan(computing) or np.isnan(total):
         return not (_rougher(pace, row, growth, p) or _each_time_others(window, job, before, after, growth, p))
-    # In steps of uneven length some ranks have more to do, each time others.
+    # In steps of uneven length some ranks have more to do, each time others: within one step they lie further apart than before, which
+    # what slows all of them alike does not do.
+    if _further_apart(window, pace, before, after) >= p.of_spread * growth:
+        return _lasts(window, pace, row, p)
     apart = grown("rank.compute_seconds", 0.9) - computing
     if apart >= (1.0 - p.common) * total:
         return _lasts(window, pace, row, p)
@@ -278,10 +287,19 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: floa
     return common >= p.common * total or _lasts(window, pace, row, p)
 
 
+def _further_apart(window: Window, pace: Pace, before: Ints, after: Ints) -> float:
+    """By how much further the work of ranks in one step lies apart since the change than before, each measured by what it did before
+    (the range without the outermost twentieths: a single straggler is none)."""
+    work = window.values("rank.compute_seconds")[:, pace.some]
+    kept = stats.ratio(work, stats.median(work[before])[None, :])
+    spread = stats.quantile(kept.T, 0.95) - stats.quantile(kept.T, 0.05)
+    return float(np.nan_to_num(stats.median(spread[after]) - stats.median(spread[before])))
+
+
 def _few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, p: Params) -> bool:
     """Since the change a few of the job's ports have data that they cannot send, and the others do not: flows share a path, or a port
     is slow. That is the network's to say, and nobody changed the job."""
-    columns = np.array([e for e, nic in enumerate(window.of_kind("nic")) if nic.node in job.nodes], np.int64)
+    columns = shared.on_nodes(window.of_kind("nic"), job.nodes)
     if WAITS not in window.blocks or not len(columns):
         return False
     waits = window.values(WAITS)[:, columns]
@@ -295,7 +313,7 @@ def _few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, p:
 def _at_the_limit(window: Window, job: JobState, before: Ints, after: Ints, p: Params) -> bool:
     """Since the change the job's GPUs draw more at a lower clock: its kernels ask more of the boards than their limit of power gives,
     which is what the limit is for. What slows a job otherwise makes its GPUs draw less, or leaves their clocks where they were."""
-    columns = np.array([e for e, gpu in enumerate(window.of_kind("gpu")) if gpu.node in job.nodes], np.int64)
+    columns = shared.on_nodes(window.of_kind("gpu"), job.nodes)
     columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
     if not len(columns):
         return False
@@ -308,11 +326,11 @@ def _at_the_limit(window: Window, job: JobState, before: Ints, after: Ints, p: P
 
 def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, growth: float, p: Params) -> bool:
     """growth: of the step. Since the change the GPUs of the job differ more from each other than before, beyond what each differs on its own."""
-    columns = np.array([e for e, gpu in enumerate(window.of_kind("gpu")) if gpu.node in job.nodes], np.int64)
+    columns = shared.on_nodes(window.of_kind("gpu"), job.nodes)
     columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
     if len(columns) < 3:
         return False
-    if _one_leads(window, columns, before, after, growth, p):
+    if _more_in_a_step(window.values(MATH)[:, columns], before, after, growth, p) or _one_leads(window, columns, before, after, growth, p):
         return True
     signal = next((s for s in ACTIVITY if s in window.blocks and not np.isnan(window.last(s)[columns]).all()), None)
     if signal is None:
@@ -323,6 +341,17 @@ def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, 
     nodes = np.stack([stats.median(values[:, names == name], axis=1) for name in dict.fromkeys(names.tolist())], axis=1)
     return (_differ_more(values, before, after, p.of_growth * growth, p)
             or (nodes.shape[1] >= 3 and _differ_more(nodes, before, after, p.of_growth_nodes * growth, p)))
+
+
+def _more_in_a_step(values: Floats, before: Ints, after: Ints, growth: float, p: Params) -> bool:
+    """values: float64[tick, gpu] of `MATH`. Since the change the GPUs do more of it in a second, though steps are longer: there is
+    more in each (longer sequences). Slower kernels, clocks and exchanges leave less of it, or as much."""
+    did = stats.ratio(stats.median(values[after]), stats.median(values[before]))
+    did = did[~np.isnan(did)] - 1.0
+    if len(did) < 3:
+        return False
+    error = 1.25 * stats.MAD_TO_SIGMA * float(np.median(np.abs(did - np.median(did)))) / np.sqrt(len(did))
+    return float(np.median(did)) >= max(p.of_math * growth, p.math_sigmas * error)
 
 
 def _differ_more(values: Floats, before: Ints, after: Ints, least: float, p: Params) -> bool:

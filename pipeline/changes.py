@@ -36,6 +36,7 @@ class LabelChanges:
         self._known: dict[Key, Values] = {}
         self._new: dict[Key, tuple[Values, int, int]] = {}  # what is shown instead, since when (ms), for how many ticks
         self._seen: tuple[tuple[Target, ...], tuple[bytes, ...]] | None = None
+        self._text: str | None = None  # of `dump`: at nearly all ticks as it was
 
     def update(self, window: Window) -> list[Event]:
         """The changes that are certain at the window's end, each at the tick at which it was first seen."""
@@ -44,7 +45,7 @@ class LabelChanges:
         mask = (tuple(parts), tuple(one.tobytes() for one in fresh))
         if mask == self._seen and not self._new:
             return []
-        self._seen = mask
+        self._seen, self._text = mask, None
         shown = _shown(parts, fresh[0] | fresh[1])
         events = [event for key, values in shown.items() if (event := self._judge(key, values, window.end)) is not None]
         for key in [key for key in self._new if key not in shown]:
@@ -70,16 +71,19 @@ class LabelChanges:
 
     def dump(self) -> str:
         """All state as JSON; `load` gives it back."""
-        return json.dumps({"known": [[*key, sorted(values)] for key, values in self._known.items()],
-                           "new": [[*key, sorted(values), since, ticks] for key, (values, since, ticks) in self._new.items()]},
-                          separators=(",", ":"))
+        if self._text is None:
+            self._text = json.dumps({
+                "known": [[*key, sorted(values)] for key, values in self._known.items()],
+                "new": [[*key, sorted(values), since, ticks] for key, (values, since, ticks) in self._new.items()],
+            }, separators=(",", ":"))
+        return self._text
 
     def load(self, text: str) -> None:
         """Replaces the state by what `dump` gave."""
         data = json.loads(text)
         self._known = {(node, name): frozenset(values) for node, name, values in data["known"]}
         self._new = {(node, name): (frozenset(values), since, ticks) for node, name, values, since, ticks in data["new"]}
-        self._seen = None
+        self._seen = self._text = None
 
 
 def _shown(parts: tuple[Target, ...], fresh: NDArray[np.bool_]) -> dict[Key, Values]:

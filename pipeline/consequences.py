@@ -10,7 +10,8 @@ survived. A hang whose own evidence names a rank on another node has another cau
 A slow job is explained by what makes parts slow, where the part is the rank's own (or stands on a node that waits, or under
 the job at all, by how much the consequence names) and began about when the job became slow. A pace is judged over minutes,
 so it is seen to be back long after the cause is gone: a slowness that outlives its cause belongs to it for a while, keeps it
-from nothing, and becomes an incident of its own when it stays.
+from nothing, and becomes an incident of its own when it stays. That it stays has to be seen: where a job stands meanwhile its
+finding stands still, and tells of the time before.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ SHARP = frozenset({"disk_full"})
 WHOLE_JOB = 0.5
 # Detectors of pace look back for minutes, and ends of findings are held: so long a slowness may outlive its cause.
 AFTERMATH_MS = 900_000
+# A finding on a pace that nothing was seen of for so long stands still (its holds open and end within two minutes).
+STANDS_STILL_MS = 120_000
 
 
 def explained(groups: Sequence[Group], window: Window, held: Collection[Key] = ()) -> list[Group]:
@@ -266,7 +269,7 @@ class Past:
 def outlived(groups: Sequence[Group], over: Mapping[str, int], now: int, past: Sequence[Past] = (),
              live: Collection[Key] = ()) -> list[Group]:
     """The groups without those whose cause is over for less than `AFTERMATH_MS`: all their findings were its, or they began
-    on the cause's part before it went quiet and are seen only now.
+    on the cause's part before it went quiet and are seen only now. Nor does a slowness open an incident that is not seen now.
 
     over: by finding, when the incident of its cause went quiet (ms). now: ms. past: incidents that are quiet. live: keys of
     open incidents, which stay.
@@ -276,7 +279,10 @@ def outlived(groups: Sequence[Group], over: Mapping[str, int], now: int, past: S
     def late(group: Group) -> bool:
         if group.fault in SLOWED_BY and all(now - over.get(f.id, -AFTERMATH_MS) <= AFTERMATH_MS for f in group.findings):
             return True
-        return group.fault in LINGERS and group.key not in live and any(_began_under(one, group) for one in recent)
+        if group.fault not in LINGERS or group.key in live:
+            return False
+        stale = now - max(f.updated_at for f in group.findings) > STANDS_STILL_MS
+        return stale or any(_began_under(one, group) for one in recent)
 
     return [group for group in groups if not late(group)]
 

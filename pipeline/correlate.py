@@ -10,6 +10,7 @@ Once such an incident is open it keeps taking in what belongs to it, so that it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -144,7 +145,8 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
     """The cause that explains most of the findings, None where they are not enough.
 
     One that has an open incident keeps it. In its place a label that all affected nodes have by now, of which it explains a
-    part: the nodes of a roll-out do not fall ill at one time, and the first of them may stand in one rack.
+    part: the nodes of a roll-out do not fall ill at one time, and the first of them may stand in one rack. Or a cause around it,
+    where more nodes fell ill with its own: those that were found first may hang on one of a rack's feeds.
     """
     if not findings:
         return None
@@ -159,9 +161,10 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
     first = min(held, key=lambda c: (c.kind != "fleet", order.get(c, 0), c.name), default=None)
     if first is not None:
         wider = [] if first not in candidates or set(_nodes(candidates[first])) == affected else [
-            c for c in candidates if c.kind == "label" and set(_nodes(candidates[c])) == affected]
+            c for c in candidates if (c.kind == "label" and set(_nodes(candidates[c])) == affected)
+            or _around(c, first, candidates, window)]
         candidates = {c: candidates[c] for c in wider}
-    monitored = {t.node for t in window.of_kind(findings[0].target.kind) if t.node is not None} if candidates else set()
+    monitored = _monitored(window, findings[0].target.kind) if candidates else frozenset()
     under = {c: members(c, window.of_kind(findings[0].target.kind), window.topology) | set(_nodes(found))
              for c, found in candidates.items() if _parts(found) >= FEWEST_PARTS}
     good = [c for c, nodes in under.items() if _enough(c, candidates[c], nodes, monitored, affected)]
@@ -174,6 +177,24 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
                              < OUTSIDE * _share(affected, under[best])):
         return best
     return FLEET if widespread else best
+
+
+def _monitored(window: Window, kind: str) -> frozenset[str]:
+    """The nodes with parts of the kind."""
+    return window.once(("monitored", kind), lambda: frozenset(t.node for t in window.of_kind(kind) if t.node is not None))
+
+
+def _around(cause: Cause, live: Cause, candidates: dict[Cause, list[Finding]], window: Window) -> bool:
+    """The cause is of the live one's scope, holds all that is under the live one, and at least half of what it holds besides fell
+    ill at that time too."""
+    if cause.scope != live.scope or cause.kind in ("label", "fleet"):
+        return False
+    found = candidates[cause]
+    parts = window.of_kind(found[0].target.kind)
+    inside, all_of_it = members(live, parts, window.topology), members(cause, parts, window.topology)
+    onsets = [f.onset_at for f in found]
+    return (inside < all_of_it and max(onsets) - min(onsets) <= SAME_TIME_MS
+            and _share(set(_nodes(found)), all_of_it - inside) >= HALF)
 
 
 def _rolled_back(fault: str, window: Window, live: Collection[Key]) -> list[Cause]:
@@ -199,7 +220,7 @@ def _share(affected: set[str], nodes: Collection[str]) -> float:
     return len(affected & set(nodes)) / len(nodes) if nodes else 0.0
 
 
-def _enough(cause: Cause, found: list[Finding], under: Collection[str], monitored: set[str], affected: set[str]) -> bool:
+def _enough(cause: Cause, found: list[Finding], under: Collection[str], monitored: frozenset[str], affected: set[str]) -> bool:
     """The rule of the module's text. under: the monitored nodes under the cause."""
     nodes = set(_nodes(found))
     if _parts(found) < FEWEST_PARTS or len(nodes) < FEWEST_NODES:
@@ -303,7 +324,7 @@ def _whole_node(found: list[Finding], node: str, window: Window) -> bool:
     together = max(onsets) - min(onsets) <= SAME_TIME_MS
     if kind == "rank" and together and len({f.target.job for f in found}) == 1:
         return _parts(found) >= FEWEST_RANKS
-    monitored = sum(t.node == node for t in window.of_kind(kind))
+    monitored = window.once(("parts by node", kind), lambda: Counter(t.node for t in window.of_kind(kind)))[node]
     enough = len(found) >= WHOLE_NODE_SHARE * monitored
     # One GPU that is ill on several links shows at its peers, and one bad rail at several ports.
     if kind == "gpu" and found[0].fault not in TWO_ENDED:

@@ -161,6 +161,7 @@ class _Places:
         self._of: tuple[object, ...] = ()
         self.nodes: tuple[str, ...] = ()
         self.where: dict[str, NDArray[np.int64]] = {}
+        self.counts: dict[str, NDArray[np.int64]] = {}  # int64[node]: how many parts of the kind stand on each
 
     def read(self, window: Window) -> None:
         """Brings them up to date."""
@@ -172,6 +173,7 @@ class _Places:
         self.nodes = tuple(sorted(names, key=natural))
         index = {name: i for i, name in enumerate(self.nodes)}
         self.where = {kind: _node_numbers(window.of_kind(kind), index) for kind in window.entities}
+        self.counts = {kind: np.bincount(at[at >= 0], minlength=len(names)) for kind, at in self.where.items()}
         self._of = of
 
 
@@ -187,7 +189,8 @@ def _count(window: Window, signals: Sequence[str], places: _Places | None = None
         block = window.block(signal)
         placed = at >= 0
         for column, chosen in enumerate((placed, placed & np.isfinite(block.age_seconds), placed & block.fresh())):
-            values[row, :, column] = np.bincount(at[chosen], minlength=len(nodes))
+            everyone = np.array_equal(chosen, placed)
+            values[row, :, column] = places.counts[SIGNALS[signal].kind] if everyone else np.bincount(at[chosen], minlength=len(nodes))
     return _Counts(tuple(signals), nodes, values)
 
 

@@ -163,7 +163,9 @@ def missing_needs(plugin: DetectorPlugin, window: Window) -> tuple[tuple[str, ..
 
     What was seen and is lost is not missing here: its age is what the detector judges.
     """
-    kinds = {e.kind for e in window.events} if any(n in EVENT_KINDS for g in plugin.needs for n in g) else set()
+    kinds: set[str] = set()
+    if any(n in EVENT_KINDS for g in plugin.needs for n in g):
+        kinds = window.once("kinds of events", lambda: {e.kind for e in window.events})
     return tuple(group for group in plugin.needs
                  if not any(name in window.blocks or name in kinds for name in group))
 

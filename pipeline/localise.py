@@ -50,9 +50,10 @@ def named(target: Target, window: Window) -> Target:
     """A rank as the GPU that it runs on where that is known, with job and rank filled; other parts as they are."""
     if target.kind != "rank" or target.node is None or target.device is None:
         return target
-    for gpu in window.of_kind("gpu"):
-        if gpu.node == target.node and gpu.device == target.device:
-            return replace(gpu, job=target.job, rank=target.rank)
+    gpu = window.once("GPUs by place", lambda: {(g.node, g.device): g for g in reversed(window.of_kind("gpu"))}).get(
+        (target.node, target.device))
+    if gpu is not None:
+        return replace(gpu, job=target.job, rank=target.rank)
     return Target("gpu", target.node, target.device, job=target.job, rank=target.rank)
 
 

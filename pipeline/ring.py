@@ -52,6 +52,16 @@ class FeedCounts:
     unmapped: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rhythm:
+    """First times and intervals (ms) by cell of a plan; count: of the changes that they include."""
+
+    plan: Plan
+    count: int
+    oldest: Floats
+    intervals: Floats
+
+
 class Ring:
     """See the module. step_seconds: of a tick; span_seconds: of a window, and how long an unseen part is kept."""
 
@@ -68,6 +78,7 @@ class Ring:
         self._failed = np.zeros(64, np.bool_)
         self._plan: Plan | None = None
         self._plan_of: tuple[int, int, int] = (-1, -1, -1)
+        self._rhythm: _Rhythm | None = None
         self._axis_version = 0
         self._minutes: dict[int, Minutes] = {}
         self._excluded: dict[int, int] = {}
@@ -166,15 +177,17 @@ class Ring:
         self._exporters.flush()
         self._judged = tick
         self._ticks += 1
-        n = len(self._rows)
-        if n:
-            self._see(n)
+        n, before = len(self._rows), self._plan
+        newest = self._see(n)
         self._regrid(self._axes.refresh(self._parts, tick - self._span_ms))
         plan = self._current_plan()
+        if newest is None or plan is not before:
+            newest = plan.newest(self._rows.at[:n])
+        if self._rhythm is None or self._rhythm.plan is not plan or self._rhythm.count != self._rows.rhythms:
+            self._rhythm = _Rhythm(plan, self._rows.rhythms, plan.oldest(self._rows.first_at[:n]),
+                                   plan.intervals(self._rows.interval[:n]))
         values = self._rows.close_tick(tick, self._step_ms, self._failed)
-        at = self._rows.at[:n]
-        self._buffers.push(tick, plan, plan.combine(values), plan.newest(at), plan.oldest(self._rows.first_at[:n]),
-                           plan.intervals(self._rows.interval[:n]))
+        self._buffers.push(tick, plan, plan.combine(values), newest, self._rhythm.oldest, self._rhythm.intervals)
         if tick % MINUTE_MS == 0:
             self._close_minute(tick)
         self._find_boots(tick)
@@ -187,16 +200,18 @@ class Ring:
         if len(feed.pending) != 1:
             return None
         (at, scrape), = feed.pending.items()
-        shape = feed.compiled.get(scrape.layout_id)
-        if (at > tick or scrape.error is not None or shape is None or feed.current != scrape.layout_id or shape.layout.partial
-                or not len(shape.rows) or scrape.layout_id not in feed.layouts):
+        layout_id = scrape.layout_id
+        shape = feed.compiled.get(layout_id)
+        if (at > tick or scrape.error is not None or shape is None or feed.current != layout_id or shape.layout.partial
+                or not len(shape.rows) or layout_id not in feed.layouts):
             return None
         del feed.pending[at]
         feed.recent[at] = mark(scrape)
-        feed.failed = self._failed[feed.number] = False
+        if feed.failed:
+            feed.failed = self._failed[feed.number] = False
         self._exporters.note(feed, scrape, shape.layout)
-        feed.interval = feed.learn(scrape.layout_id, at)
-        if _paused((scrape,), (feed.interval,), feed.last_good):
+        feed.interval = feed.learn(layout_id, at)
+        if at - feed.last_good > GAP_INTERVALS * feed.interval:  # as `_paused` of one scrape
             self._stand_again(shape.layout)
         feed.last_good = feed.last_at = float(at)
         while len(feed.recent) > REMEMBERED:
@@ -241,10 +256,24 @@ class Ring:
     def _restarted(self, feed: Feed, layout: Meanings, at: int) -> None:
         self._events.add(Event(at, Target("node", layout.node), "exporter_restart", {"target_id": feed.target_id}))
 
-    def _see(self, n: int) -> None:
-        """Notes when each part was last seen."""
-        live = np.flatnonzero(self._rows.alive[:n])
-        np.maximum.at(self._parts.seen, self._rows.part[live], self._rows.at[live])
+    def _see(self, n: int) -> Floats | None:
+        """Notes when each part was last seen. Gives float64[cell], the newest sample's time, where the plan of before still holds:
+        then parts are looked at by whole columns."""
+        rows, seen, plan = self._rows, self._parts.seen, self._plan
+        if plan is None or self._plan_of != self._version():
+            live = np.flatnonzero(rows.alive[:n])
+            np.maximum.at(seen, rows.part[live], rows.at[live])
+            return None
+        newest = plan.newest(rows.at[:n])
+        by_kind: dict[str, Floats] = {}
+        for number, offset in plan.offsets.items():
+            kind, here = SIGNALS[SIGNAL_NAMES[number]].kind, newest[offset:offset + plan.widths[number]]
+            by_kind[kind] = np.maximum(by_kind[kind], here) if kind in by_kind else here
+        for kind, at in by_kind.items():
+            columns = self._axes.columns[kind]
+            seen[columns] = np.maximum(seen[columns], at)
+        np.maximum.at(seen, rows.part[plan.off_axis], rows.at[plan.off_axis])
+        return newest
 
     def _regrid(self, changed: dict[str, np.ndarray]) -> None:
         if not changed:
@@ -257,8 +286,11 @@ class Ring:
                 if number in self._minutes:
                     self._minutes[number].regrid(former)
 
+    def _version(self) -> tuple[int, int, int]:
+        return self._rows.version, self._axis_version, len(self._feeds)
+
     def _current_plan(self) -> Plan:
-        version = (self._rows.version, self._axis_version, len(self._feeds))
+        version = self._version()
         if self._plan is None or self._plan_of != version:
             order = np.zeros(len(self._failed), np.int64)
             for i, target_id in enumerate(sorted(self._feeds, key=_preference)):
@@ -409,24 +441,29 @@ class Ring:
 
     def _silent_nodes(self, tick: int) -> frozenset[str]:
         """Nodes that the inventory or an input named and of which nothing comes any more."""
-        rows, parts = self._rows, self._parts
-        fresh = np.zeros(len(parts.nodes) + 1, np.bool_)
-        # That a target is asked says nothing of its node.
-        live = rows.part[:len(rows)][rows.fresh(tick) & (rows.feed[:len(rows)] != FEED_NUMBER)]
-        fresh[parts.node[live]] = True  # parts without a node mark the spare last place
-        speaking = {parts.nodes[i] for i in np.flatnonzero(fresh[:-1]).tolist()}
-        known = set(parts.nodes) | set(self._topology.places)
-        known |= self._job_nodes
+        known = {*self._parts.nodes, *self._topology.places, *self._job_nodes}
+        speaking: set[str] = set()
         for feed in self._feeds.values():
             layout = feed.layouts.get(feed.current)
             if layout is not None and layout.node is not None:
                 known.add(layout.node)
-                if feed.fresh(tick) and not feed.failed:
+                if not feed.failed and feed.fresh(tick):
                     speaking.add(layout.node)
         for event in self._events.since(tick - EVENT_FRESH_MS, tick):
             if event.target.node is not None and event.kind not in ("boot", "exporter_restart", "action"):
                 speaking.add(event.target.node)
-        return frozenset(known - speaking)
+        quiet = known - speaking
+        return frozenset(quiet - self._spoken_of(quiet, tick) if quiet else quiet)
+
+    def _spoken_of(self, nodes: set[str], tick: int) -> set[str]:
+        """Those of the nodes of whose parts anything fresh is known, from whatever target."""
+        rows, parts = self._rows, self._parts
+        asked = np.zeros(len(parts.nodes) + 1, np.bool_)  # parts without a node mark the spare last place
+        asked[:-1] = [name in nodes for name in parts.nodes]
+        # That a target is asked says nothing of its node.
+        of = np.flatnonzero(asked[parts.node[:len(parts)]][rows.part[:len(rows)]] & (rows.feed[:len(rows)] != FEED_NUMBER))
+        places = np.unique(parts.node[rows.part[of[rows.fresh(tick, of)]]])
+        return {parts.nodes[i] for i in places.tolist()}
 
     # --- housekeeping -----------------------------------------------------------------------------------------------
     def _sweep(self, tick: int) -> None:

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from core.derive import DERIVED, derive
 from core.types import Floats, Scrape
 from pipeline.ring_feeds import RESTART_COUNTERS, RESTART_SHARE, Compiled, Feed
-from pipeline.ring_rows import GAP_INTERVALS, UNKNOWN_INTERVAL_MS, Bools, Numbers, Rows
+from pipeline.ring_rows import GAP_INTERVALS, UNKNOWN_INTERVAL_MS, Bools, Numbers, Rows, Small
 
 MOST_KEPT = 4  # of the last crowds: targets of two intervals come in turn
+# Targets whose rows begin in one such stretch are one crowd: what they pass on stays in the processor's cache, and where one of
+# them shows another shape, only its neighbours have to be put together anew.
+STRETCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +38,38 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gathered:
-    """The shapes of a crowd as one. index: into all scrapes' values side by side; scale, where: by signal, where as a slice if
-    the rows stand side by side; starts: each target's first signal; of: int[signal], its target. ruled: (signal, positions).
-    counters: positions; counter_rows: their rows; counter_of: their targets."""
+    """The shapes of a crowd as one. ids: of the shapes; index: into all scrapes' values side by side; scale, rows: by signal;
+    where: the rows, as a slice if they stand side by side; starts, sizes: each target's first signal and how many it has. ruled:
+    (signal, positions). counters: positions; counted: how many each target has."""
 
     shapes: tuple[Compiled, ...]
-    index: Numbers
+    ids: tuple[int, ...]
+    index: Small
     scale: Floats
-    rows: Numbers
-    where: slice | Numbers
+    rows: Small
+    where: slice | Small
     starts: Numbers
-    of: Numbers
-    ruled: tuple[tuple[str, Numbers], ...]
-    counters: Numbers
-    counter_rows: Numbers
-    counter_of: Numbers
+    sizes: Numbers
+    ruled: tuple[tuple[str, Small], ...]
+    counters: Small
+    counted: Numbers
 
 
 class Crowd:
     """Keeps how shapes come together for the next tick."""
 
     def __init__(self) -> None:
-        self._kept: list[_Gathered] = []
+        self._kept: dict[int, list[_Gathered]] = {}  # by stretch
 
     def apply(self, readings: Sequence[Reading], rows: Rows) -> list[Reading]:
         """Writes them. Gives those whose exporter seems to have restarted."""
-        if not readings:
-            return []
-        some = sorted(readings, key=lambda one: int(one.shape.rows[0]))
-        how = self._gathered(tuple(one.shape for one in some))
+        stretches: dict[int, list[Reading]] = {}
+        for first, i in sorted((int(one.shape.rows[0]), i) for i, one in enumerate(readings)):
+            stretches.setdefault(first // STRETCH, []).append(readings[i])
+        return [one for stretch, some in stretches.items() for one in self._apply(stretch, some, rows)]
+
+    def _apply(self, stretch: int, some: Sequence[Reading], rows: Rows) -> list[Reading]:
+        how = self._gathered(stretch, tuple(one.shape for one in some))
         raw = np.concatenate([one.scrape.values for one in some])[how.index]
         with np.errstate(invalid="ignore", over="ignore"):
             values = raw * how.scale
@@ -83,13 +89,14 @@ class Crowd:
             one.shape.last_used = float(one.scrape.at)
         return [some[i] for i in restarted]
 
-    def _gathered(self, shapes: tuple[Compiled, ...]) -> _Gathered:
-        for one in self._kept:
-            if len(one.shapes) == len(shapes) and all(a is b for a, b in zip(one.shapes, shapes, strict=True)):
+    def _gathered(self, stretch: int, shapes: tuple[Compiled, ...]) -> _Gathered:
+        kept, ids = self._kept.setdefault(stretch, []), tuple(map(id, shapes))
+        for one in kept:
+            if one.ids == ids:
                 return one
         made = _gather(shapes)
-        self._kept.append(made)
-        del self._kept[:-MOST_KEPT]
+        kept.append(made)
+        del kept[:-MOST_KEPT]
         return made
 
 
@@ -99,25 +106,24 @@ def _gather(shapes: tuple[Compiled, ...]) -> _Gathered:
     ends = np.cumsum([shape.layout.size for shape in shapes])
     firsts = ends - np.array([shape.layout.size for shape in shapes])
     index = np.concatenate([shape.index + first for shape, first in zip(shapes, firsts.tolist(), strict=True)])
-    rows = np.concatenate([shape.rows for shape in shapes]).astype(np.int64)
+    rows = np.concatenate([shape.rows for shape in shapes]).astype(np.int32)
     together = bool((np.diff(rows) == 1).all())
     ruled: dict[str, list[NDArray[Any]]] = {}
     for shape, start in zip(shapes, starts.tolist(), strict=True):
         for signal, positions in shape.ruled:
             ruled.setdefault(signal, []).append(positions + start)
-    counters = np.concatenate([shape.counters + start for shape, start in zip(shapes, starts.tolist(), strict=True)]).astype(np.int64)
-    of = np.repeat(np.arange(len(shapes)), sizes)
+    counters = np.concatenate([shape.counters + start for shape, start in zip(shapes, starts.tolist(), strict=True)])
     return _Gathered(
-        shapes, index.astype(np.int64), np.concatenate([shape.scale for shape in shapes]), rows,
-        slice(int(rows[0]), int(rows[-1]) + 1) if together else rows, starts, of,
-        tuple((signal, np.concatenate(ruled[signal])) for signal in sorted(DERIVED & ruled.keys())),
-        counters, rows[counters], of[counters],
+        shapes, tuple(map(id, shapes)), index.astype(np.int32), np.concatenate([shape.scale for shape in shapes]), rows,
+        slice(int(rows[0]), int(rows[-1]) + 1) if together else rows, starts, sizes,
+        tuple((signal, np.concatenate(ruled[signal]).astype(np.int32)) for signal in sorted(DERIVED & ruled.keys())),
+        counters.astype(np.int32), np.array([len(shape.counters) for shape in shapes], np.int64),
     )
 
 
 def _write(rows: Rows, how: _Gathered, values: Floats, finite: Bools, at: Floats, interval: Floats) -> None:
     """The newest values where they are numbers; the other rows are gone."""
-    where, when, each = how.where, at[how.of], interval[how.of]
+    where, when, each = how.where, np.repeat(at, how.sizes), np.repeat(interval, how.sizes)
     if not finite.all():
         where = how.rows[finite]
         rows.gone[how.rows[~finite]] = True
@@ -125,16 +131,14 @@ def _write(rows: Rows, how: _Gathered, values: Floats, finite: Bools, at: Floats
     rows.gone[where] = False
     rows.value[where] = values
     rows.at[where] = when
-    rows.interval[where] = each
-    first = rows.first_at[where]
-    new = np.isnan(first)
-    if new.any():
-        rows.first_at[where] = np.where(new, when, first)
+    rows.set_interval(where, each)
+    rows.set_first(where, when)
 
 
 def _count(rows: Rows, how: _Gathered, values: Floats, finite: Bools, at: Floats, interval: Floats) -> list[int]:
     """As `ring_feeds._count` for all of them; the positions of targets that seem to have restarted."""
-    which, positions, of = how.counter_rows, how.counters, how.counter_of
+    positions, of = how.counters, np.repeat(np.arange(len(at)), how.counted)
+    which = how.rows[positions]
     known = finite[positions]
     if not known.all():
         which, positions, of = which[known], positions[known], of[known]

@@ -6,6 +6,8 @@ sections is one exporter: its series add up. Pushes and logs are no targets: nob
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from core.types import Scrape, Target
@@ -36,7 +38,7 @@ class ExporterRows:
     def __init__(self, rows: Rows, parts: Parts) -> None:
         self._rows, self._parts = rows, parts
         self._known: dict[str, tuple[int, int]] = {}
-        self._news: list[tuple[int, float, float, float]] = []  # row, value, at, interval
+        self._news = array("d")  # row, value, at and interval of one after the other
 
     def note(self, feed: Feed, scrape: Scrape, layout: Meanings | None) -> None:
         """Takes a reading of a target, before its interval is learned from it."""
@@ -47,10 +49,10 @@ class ExporterRows:
             return  # one that never answered is not configured yet: nothing is lost with it
         of_state, of_series = self._rows_of(feed.target_id, layout.node)
         at, interval = float(scrape.at), feed.interval
-        self._news.append((of_state, state, at, interval))
+        self._news.extend((of_state, state, at, interval))
         if state == ANSWERS and not layout.id.startswith(READ_BACK):
             shown = len(scrape.values) - int(np.count_nonzero(np.isnan(scrape.values)))
-            self._news.append((of_series, float(shown), at, interval))
+            self._news.extend((of_series, shown, at, interval))
 
     def _rows_of(self, target_id: str, node: str) -> tuple[int, int]:
         found = self._known.get(target_id)
@@ -65,13 +67,13 @@ class ExporterRows:
         """Writes what was noted since the last call into the rows."""
         if not self._news:
             return
-        table = np.array(self._news, np.float64)
+        table = np.array(self._news).reshape(-1, 4)
         which, rows = table[:, 0].astype(np.int64), self._rows
-        first = rows.first_at[which]
-        rows.value[which], rows.at[which], rows.interval[which] = table[:, 1], table[:, 2], table[:, 3]
-        rows.first_at[which] = np.where(np.isnan(first), table[:, 2], first)
+        rows.value[which], rows.at[which] = table[:, 1], table[:, 2]
+        rows.set_interval(which, table[:, 3])
+        rows.set_first(which, table[:, 2])
         rows.gone[which] = False
-        self._news.clear()
+        self._news = array("d")
 
     def forget(self, target_id: str) -> None:
         """Drops a target that was long silent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ Small = NDArray[np.signedinteger[Any]]
 RHYTHM_SAMPLES = 16   # spacings that the median interval is learned from
 SHORTEST_INTERVAL_MS = 1000.0
 REMEMBERED = 8        # consumed scrapes against which repeats are told from late ones
+MOST_ALIKE = 2048     # arrays of layouts that are kept to be shared by targets alike
 MOST_LAYOUTS = 64     # layouts of one target that are kept; a target whose shape flips has a handful
 RESTART_SHARE = 0.5   # counters of a target that fall at once when its exporter restarted
 RESTART_COUNTERS = 3
@@ -54,10 +56,11 @@ class Meanings:
     parts: tuple[Target, ...]
 
     def __post_init__(self) -> None:
-        # A third of what they are made with: a fleet keeps one for each of its targets, for when the shape comes back.
-        self.position, self.index = self.position.astype(np.int32), self.index.astype(np.int32)
-        self.signal, self.part = self.signal.astype(np.int16), self.part.astype(np.int32)
-        self.scale = self.scale.astype(np.float64, copy=False)
+        # A third of what they are made with, and once for targets alike: a fleet keeps them for each of its targets, for when the
+        # shape comes back.
+        self.position, self.index = _alike(self.position.astype(np.int32)), _alike(self.index.astype(np.int32))
+        self.signal, self.part = _alike(self.signal.astype(np.int16)), _alike(self.part.astype(np.int32))
+        self.scale, self.counter = _alike(self.scale.astype(np.float64)), _alike(self.counter)
 
     @property
     def ranks(self) -> bool:
@@ -82,6 +85,21 @@ class Meanings:
                         np.array([ref.counter for ref in kept], np.bool_), part, tuple(parts))
 
 
+_known: dict[tuple[str, bytes], NDArray[Any]] = {}
+
+
+def _alike(array: NDArray[Any]) -> NDArray[Any]:
+    """An equal array that is known already, else this one; read-only."""
+    key = array.dtype.str, array.tobytes()
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= MOST_ALIKE:
+            _known.clear()
+        found = _known[key] = array
+        array.flags.writeable = False
+    return found
+
+
 @dataclass(slots=True)
 class Compiled:
     """A layout ready for use. index: positions in a scrape's values; scale and rows alike; ruled: (signal, positions)
@@ -100,14 +118,14 @@ class Compiled:
 
 @dataclass(slots=True)
 class Feed:
-    """A target. heard: the tick at which anything last came of it. rows: by (series, signal, part). rhythm: spacings by layout, ms. pending: by time. recent: marks of judged scrapes by time."""
+    """A target. heard: the tick at which anything last came of it. rows: by (series, signal, part). rhythm: by layout the last time, the spacings and their middle, ms. pending: by time. recent: marks of judged scrapes by time."""
 
     target_id: str
     number: int
     layouts: dict[str, Meanings] = field(default_factory=dict)
     compiled: dict[str, Compiled] = field(default_factory=dict)
     rows: KnownRows = field(default_factory=KnownRows)
-    rhythm: dict[str, tuple[float, deque[float]]] = field(default_factory=dict)
+    rhythm: dict[str, tuple[float, deque[float], float]] = field(default_factory=dict)
     pending: dict[int, Scrape] = field(default_factory=dict)
     recent: dict[int, int] = field(default_factory=dict)
     current: str = ""
@@ -135,24 +153,27 @@ class Feed:
 
     def fresh(self, tick: float) -> bool:
         """True while its newest good scrape is at most 2.5 intervals old."""
-        known = UNKNOWN_INTERVAL_MS if np.isnan(self.interval) else self.interval
+        known = UNKNOWN_INTERVAL_MS if isnan(self.interval) else self.interval
         return tick - self.last_good <= max(2.5 * known, 15_000.0)
 
     def learn(self, layout_id: str, at: float) -> float:
         """The interval in ms with the spacing that `at` adds, NaN where none is known. Each layout learns by itself,
         starting from what the target knew, so that two pages of one target in turn do not halve each other's."""
-        last, spacings = self.rhythm.get(layout_id, (np.nan, None))
+        last, spacings, middle = self.rhythm.get(layout_id, (np.nan, None, np.nan))
+        if spacings is not None and len(spacings) == RHYTHM_SAMPLES and at - last == spacings[0]:
+            spacings.append(at - last)  # what goes is what comes: the middle stays
+            self.rhythm[layout_id] = (at, spacings, middle)
+            return middle
         if spacings is None:
             known = self.rhythm.get(self.current)
             spacings = deque(known[1] if known else (), maxlen=RHYTHM_SAMPLES)
             last = self.last_at if known and np.isfinite(self.last_at) and len(self.rhythm) == 1 else np.nan
-        if not np.isnan(last) and at > last:
+        if not isnan(last) and at > last:
             spacings.append(at - last)
-        self.rhythm[layout_id] = (at, spacings)
-        if not spacings:
-            return np.nan
         ordered = sorted(spacings)
-        return max(ordered[(len(ordered) - 1) // 2], SHORTEST_INTERVAL_MS)
+        middle = max(ordered[(len(ordered) - 1) // 2], SHORTEST_INTERVAL_MS) if ordered else np.nan
+        self.rhythm[layout_id] = (at, spacings, middle)
+        return middle
 
     def forget_layout(self, layout_id: str) -> None:
         """Drops what was compiled; the layout itself stays, should the shape come back."""
@@ -185,9 +206,9 @@ def compile_layout(feed: Feed, layout: Meanings, rows: Rows, parts: Parts) -> Co
                   for name in sorted(DERIVED) if (signals == SIGNAL_NUMBER[name]).any())
     whole = len(chosen) > 0 and bool((np.diff(chosen) == 1).all())
     return Compiled(
-        layout, layout.index[taken], layout.scale[taken], chosen,
+        layout, _alike(layout.index[taken]), _alike(layout.scale[taken]), chosen,
         slice(int(chosen[0]), int(chosen[-1]) + 1) if whole else chosen,
-        ruled, np.flatnonzero(layout.counter[taken]).astype(np.int32),
+        ruled, _alike(np.flatnonzero(layout.counter[taken]).astype(np.int32)),
     )
 
 
@@ -213,10 +234,9 @@ def apply(feed: Feed, scrape: Scrape, shape: Compiled, rows: Rows) -> bool:
     rows.gone[where] = False
     rows.value[where] = kept
     rows.at[where] = at
-    rows.interval[where] = interval
+    rows.set_interval(where, interval)
     if not shape.started or not everything:
-        first = rows.first_at[where]
-        rows.first_at[where] = np.where(np.isnan(first), at, first)
+        rows.set_first(where, at)
     shape.started = everything
     shape.last_used = at
     feed.current = shape.layout.id

@@ -18,6 +18,7 @@ from core.types import Floats
 
 Numbers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Small = NDArray[np.signedinteger[Any]]
 
 SIGNAL_NAMES: tuple[str, ...] = tuple(SIGNALS)
 SIGNAL_NUMBER: dict[str, int] = {name: i for i, name in enumerate(SIGNAL_NAMES)}
@@ -29,6 +30,7 @@ HOLD_INTERVALS = 1.5            # a value is held for so many intervals (core.wi
 GAP_INTERVALS = 3.0             # a counter's rate is missing across a longer gap (core.window.Block)
 GROWTH_SHARE = 4                # rows are made room for by a quarter: 66 bytes each, on a fleet's half a million
 FRESH_INTERVALS = 2.5           # as Block.fresh
+TOGETHER = 1 << 16              # rows that are closed at once: what is in between stays in the processor's cache
 
 _FLOATS = {"value": np.nan, "at": -np.inf, "base_value": np.nan, "base_at": np.nan, "rate": np.nan,
            "interval": np.nan, "first_at": np.nan}
@@ -46,6 +48,7 @@ class Rows:
         self._size = 0
         self._free: list[int] = []
         self.version = 0
+        self.rhythms = 0  # grows when an interval or a first time changes
         self.value: Floats
         self.at: Floats
         self.base_value: Floats
@@ -109,21 +112,41 @@ class Rows:
             self._free.extend(sorted(numbers.tolist(), reverse=True))
             self.version += 1
 
+    def set_interval(self, where: slice | Small, interval: Floats | float) -> None:
+        """The interval of the rows' targets, ms."""
+        if (self.interval[where] != interval).any():
+            self.interval[where] = interval
+            self.rhythms += 1
+
+    def set_first(self, where: slice | Small, at: Floats | float) -> None:
+        """When the rows were first seen (ms), where they had not been."""
+        first = self.first_at[where]
+        new = np.isnan(first)
+        if new.any():
+            self.first_at[where] = np.where(new, at, first)
+            self.rhythms += 1
+
     def close_tick(self, tick: float, step_ms: float, failed: Bools) -> Floats:
         """float64[row]: the values at `tick`, NaN = missing; counters as rates per second. Moves the counters' base on.
 
         failed: bool[feed], true where the newest scrape of the target failed.
         """
-        n = self._size
-        at = self.at[:n]
+        out = np.empty(self._size)
+        for first in range(0, self._size, TOGETHER):
+            some = slice(first, min(first + TOGETHER, self._size))
+            out[some] = self._close(some, tick, step_ms, failed)
+        return out
+
+    def _close(self, some: slice, tick: float, step_ms: float, failed: Bools) -> Floats:
+        at, interval, counter, alive = self.at[some], self.interval[some], self.counter[some], self.alive[some]
         new = at > tick - step_ms
-        self._close_rates(np.flatnonzero(self.counter[:n] & new & self.alive[:n]))
-        bound = np.where(np.isnan(self.interval[:n]), UNKNOWN_INTERVAL_MS, self.interval[:n] * HOLD_INTERVALS)
+        self._close_rates(np.flatnonzero(counter & new & alive) + some.start)
+        bound = np.where(np.isnan(interval), UNKNOWN_INTERVAL_MS, interval * HOLD_INTERVALS)
         # A sample from within this tick is this tick's value, however short the interval is: trainers that log each
         # second or so would otherwise flicker.
         held = tick - at <= np.maximum(bound, step_ms)
-        good = self.alive[:n] & held & (new | ~self.gone[:n]) & ~failed[self.feed[:n]]
-        return np.where(good, np.where(self.counter[:n], self.rate[:n], self.value[:n]), np.nan)
+        good = alive & held & (new | ~self.gone[some]) & ~failed[self.feed[some]]
+        return np.where(good, np.where(counter, self.rate[some], self.value[some]), np.nan)
 
     def _close_rates(self, rows: Numbers) -> None:
         seconds = (self.at[rows] - self.base_at[rows]) / 1000.0
@@ -133,38 +156,44 @@ class Rows:
         self.base_value[rows], self.base_at[rows] = self.value[rows], self.at[rows]
         self.broken[rows] = False
 
-    def fresh(self, tick: float) -> Bools:
-        """bool[row]: the newest sample is at most 2.5 intervals old, by the rule of Block.fresh."""
-        n = self._size
-        known = np.where(np.isnan(self.interval[:n]), UNKNOWN_INTERVAL_MS, self.interval[:n])
-        return np.asarray(self.alive[:n] & (tick - self.at[:n] <= np.maximum(known * FRESH_INTERVALS, 15_000.0)))
+    def fresh(self, tick: float, which: Numbers) -> Bools:
+        """bool[len(which)]: the newest sample of these rows is at most 2.5 intervals old, by the rule of Block.fresh."""
+        interval = self.interval[which]
+        known = np.where(np.isnan(interval), UNKNOWN_INTERVAL_MS, interval)
+        return np.asarray(self.alive[which] & (tick - self.at[which] <= np.maximum(known * FRESH_INTERVALS, 15_000.0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """How rows come together in cells; a cell is one (signal, column), cells of a signal side by side.
 
-    offsets: first cell by signal; widths: columns by signal. Copies (`first`) are written so that the first of them in
+    offsets: first cell by signal; widths: columns by signal. single: the rows that have a cell to themselves, nearly all;
+    shared: the others, and how they come together. Copies (`first`) are written so that the first of them in
     order of target and position wins. Parts of a sum add up within one target; several targets that report one part
     are copies of each other, and then the largest sum counts: nothing is counted twice, no loss is hidden by a zero.
+    off_axis: rows whose parts stand on no axis.
     """
 
     offsets: dict[int, int]
     widths: dict[int, int]
     cells: int
-    rows: Numbers
-    row_cells: Numbers
-    first_rows: Numbers
-    first_cells: Numbers
-    sum_rows: Numbers
+    single_rows: Small
+    single_cells: Small
+    shared_rows: Small
+    shared_cells: Small
+    first_rows: Small
+    first_cells: Small
+    sum_rows: Small
     sum_starts: Numbers
-    sum_cells: Numbers
-    max_rows: Numbers
-    max_cells: Numbers
+    sum_cells: Small
+    max_rows: Small
+    max_cells: Small
+    off_axis: Numbers
 
     def combine(self, values: Floats) -> Floats:
         """float64[cell] from float64[row]."""
         out = np.full(self.cells, np.nan)
+        out[self.single_cells] = values[self.single_rows]
         taken = values[self.first_rows]
         good = ~np.isnan(taken)
         out[self.first_cells[good]] = taken[good]
@@ -181,13 +210,15 @@ class Plan:
     def newest(self, at: Floats) -> Floats:
         """float64[cell]: the newest sample's time, -inf where none."""
         out = np.full(self.cells, -np.inf)
-        np.maximum.at(out, self.row_cells, at[self.rows])
+        out[self.single_cells] = at[self.single_rows]
+        np.maximum.at(out, self.shared_cells, at[self.shared_rows])
         return out
 
     def oldest(self, first_at: Floats) -> Floats:
         """float64[cell]: the first sample's time, NaN where none."""
         out = np.full(self.cells, np.nan)
-        np.fmin.at(out, self.row_cells, first_at[self.rows])
+        out[self.single_cells] = first_at[self.single_rows]
+        np.fmin.at(out, self.shared_cells, first_at[self.shared_rows])
         return out
 
     def intervals(self, interval: Floats) -> Floats:
@@ -200,7 +231,8 @@ def make_plan(rows: Rows, feed_order: Numbers, column: Numbers, widths_by_kind: 
     target ids; column: int64[part]."""
     n = len(rows)
     live = np.flatnonzero(rows.alive[:n])
-    live = live[column[rows.part[live]] >= 0]
+    stands = column[rows.part[live]] >= 0
+    live, off_axis = live[stands], live[~stands]
     signal = rows.signal[live]
     offsets: dict[int, int] = {}
     widths: dict[int, int] = {}
@@ -212,6 +244,9 @@ def make_plan(rows: Rows, feed_order: Numbers, column: Numbers, widths_by_kind: 
         start_of[number] = cells
         cells += width
     cell = start_of[signal] + column[rows.part[live]]
+    alone = np.bincount(cell, minlength=cells)[cell] == 1
+    single, single_cells = live[alone], cell[alone]
+    live, cell, signal = live[~alone], cell[~alone], signal[~alone]
     order = np.lexsort((rows.position[live], feed_order[rows.feed[live]]))
     live, cell, how = live[order], cell[order], COMBINE[signal][order]
     first = np.flatnonzero(how == 0)[::-1]  # numpy keeps the last of equal indices: the first in order comes last
@@ -224,5 +259,11 @@ def make_plan(rows: Rows, feed_order: Numbers, column: Numbers, widths_by_kind: 
     edge = np.ones(len(summed), np.bool_)
     edge[1:] = (at_cell[1:] != at_cell[:-1]) | (feed[1:] != feed[:-1])
     starts = np.flatnonzero(edge)
-    return Plan(offsets, widths, cells, live, cell, live[first], cell[first], live[summed], starts, at_cell[starts],
-                live[largest], cell[largest])
+    return Plan(offsets, widths, cells, _small(single), _small(single_cells), _small(live), _small(cell), _small(live[first]),
+                _small(cell[first]), _small(live[summed]), starts, _small(at_cell[starts]), _small(live[largest]),
+                _small(cell[largest]), off_axis)
+
+
+def _small(numbers: Numbers) -> Small:
+    """Half the memory: a plan has two numbers for each of a fleet's rows."""
+    return numbers.astype(np.int32)

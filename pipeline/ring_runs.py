@@ -69,10 +69,9 @@ def _together(feed: Feed, scrapes: Sequence[Scrape], intervals: Sequence[float],
     rows.gone[where] = False
     rows.value[where] = values[-1] if everything else values[-1, there]
     rows.at[where] = times[-1]
-    rows.interval[where] = intervals[-1]
+    rows.set_interval(where, intervals[-1])
     if not shape.started or not everything:
-        first = rows.first_at[where]
-        rows.first_at[where] = np.where(np.isnan(first), times[0], first)
+        rows.set_first(where, times[0])
     shape.started = everything
     shape.last_used = times[-1]
     feed.current = shape.layout.id

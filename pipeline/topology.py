@@ -78,9 +78,14 @@ def causes_of(target: Target, fault: str, topology: Topology) -> tuple[Cause, ..
 def members(cause: Cause, parts: Iterable[Target], topology: Topology) -> frozenset[str]:
     """The nodes with monitored parts under a cause."""
     out: set[str] = set()
+    decided: set[str | None] = {None}  # all but ports hang where their node hangs
     for part in parts:
+        if part.node is None or part.node in decided:
+            continue
         place = topology.place(part.node)
-        if part.node is None or place is None:
+        if cause.kind != "switch" or place is None:
+            decided.add(part.node)
+        if place is None:
             continue
         held: Mapping[str, object] = {"cooling": place.cooling, "pdu": place.pdu, "rack": place.rack}
         if cause.kind == "switch":
@@ -91,4 +96,5 @@ def members(cause: Cause, parts: Iterable[Target], topology: Topology) -> frozen
             under = held[cause.kind] == cause.name
         if under:
             out.add(part.node)
+            decided.add(part.node)
     return frozenset(out)

@@ -83,6 +83,18 @@ def one_counted_step(c: Cluster) -> Cluster:
     return c
 
 
+def old_nans_and_a_pause(c: Cluster) -> Cluster:
+    return old_nans(c).put("rank.loss", np.nan, 95).put("rank.grad_norm", np.nan, 95)
+
+
+def skips_that_no_line_tells_of(c: Cluster) -> Cluster:
+    """The scaler leaves two steps out in ten minutes: infinite gradients beside finite losses."""
+    for t in (60, 97):
+        c.put("rank.grad_norm", np.nan, t, t + 1)
+        c.events.append(Event(START + 15_000 * t, RANK, "nonfinite", {"rank": 0, "step": 4 * t, "what": "grad_norm"}))
+    return c
+
+
 def search_of_the_scale(c: Cluster) -> Cluster:
     c.events += [Event(START + 15_000 * (80 + i), RANK, "overflow", {"rank": 0, "loss_scale": 2.0 ** (32 - i)}) for i in range(7)]
     return c
@@ -97,6 +109,7 @@ def old_nans(c: Cluster) -> Cluster:
     ("pcie_degraded", idle_generation), ("pcie_degraded", narrow_by_design), ("pcie_degraded", mixed_boards),
     ("nvlink_errors", one_link_error), ("nvlink_errors", trains_at_boot), ("pcie_degraded", trains_anew), ("ecc_correctable_storm", one_error), ("ecc_correctable_storm", two_errors),
     ("nonfinite_loss", one_nan_reading), ("nonfinite_loss", not_logged), ("nonfinite_loss", overflow_skips),
+    ("nonfinite_loss", skips_that_no_line_tells_of), ("nonfinite_loss", old_nans_and_a_pause),
     ("nonfinite_loss", one_bad_step), ("nonfinite_loss", one_counted_step), ("nonfinite_loss", search_of_the_scale), ("nonfinite_loss", old_nans),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_stays_silent_on_look_alikes(detector: str, alike: Callable[[Cluster], Cluster]) -> None:
@@ -114,6 +127,17 @@ def test_a_log_that_tells_of_nan_at_each_step_is_enough() -> None:
     cluster = Cluster(without=("rank.loss", "rank.loss_nonfinite"))
     cluster.events += [Event(START + 15_000 * 95 + 1000 * i, RANK, "nonfinite", {"rank": 0, "step": 400 + i, "what": "loss"},
                              f"iteration {400 + i}: lm loss: NAN") for i in range(5)]
+    assert faulty(cluster, "nonfinite_loss") == [f"job:{JOB}/"]
+
+
+@pytest.mark.parametrize("loss", [True, False], ids=["a loss beside it", "no loss"])
+def test_gradients_that_stay_infinite_are_found(loss: bool) -> None:
+    """At each step of the last ones; of a step that logs no loss either, one is enough."""
+    cluster = Cluster().put("rank.grad_norm", np.nan, 97)
+    if not loss:
+        cluster.put("rank.loss", np.nan, 97)
+    cluster.events += [Event(START + 15_000 * t, RANK, "nonfinite", {"rank": 0, "step": 4 * t, "what": "grad_norm"}, "grad_norm: inf")
+                       for t in ((97, 98, 99) if loss else (97,))]
     assert faulty(cluster, "nonfinite_loss") == [f"job:{JOB}/"]
 
 

@@ -110,6 +110,12 @@ def sequences(c: Cluster) -> Cluster:
     return work_more(c, slice(None), AT, 1 + 0.3 * np.repeat(lengths, 8, axis=1))
 
 
+def longer_sequences(c: Cluster) -> Cluster:
+    """All nodes have more to do than before, in each step another one most."""
+    lengths = c.rng("longer").lognormal(0, 0.35, (c.ticks - AT, c.nodes))
+    return work_more(c, slice(None), AT, 1 + 0.15 * np.repeat(lengths, 8, axis=1))
+
+
 def garbage(c: Cluster) -> Cluster:
     rng = c.rng("garbage")
     for row in range(AT, c.ticks, 2):
@@ -258,7 +264,7 @@ def one_rank(c: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize("plant", [grown_batch, checkpoints, restarted, reconfigured, short, always, two_percent, one_rank, sequences,
-                                   garbage], ids=lambda f: f.__name__)
+                                   longer_sequences, garbage], ids=lambda f: f.__name__)
 def test_what_is_no_drop(plant: Callable[[Cluster], Cluster]) -> None:
     """Bigger batches, pauses, new runs, moments, what was always so, and what a few ranks do."""
     assert says(throughput_drop, window(plant(timed(4)))) == []
@@ -278,11 +284,18 @@ def lengths_alone(c: Cluster) -> Cluster:
     return c
 
 
+def longer_alone(c: Cluster) -> Cluster:
+    """Longer sequences on all: steps are longer, and the tensor pipes are busier."""
+    c.without = PARTS_OF_A_STEP
+    c.signals["gpu.tensor_active_ratio"][AT:] *= 1.12
+    return c
+
+
 PARTS_OF_A_STEP = ("rank.compute_seconds", "rank.comm_wait_seconds", "rank.data_wait_seconds")
 
 
-@pytest.mark.parametrize(("plant", "said"), [(ramped, []), (lengths_alone, []), (lambda c: c, [f"job:{JOB}/"])],
-                         ids=["ramped", "lengths", "a drop"])
+@pytest.mark.parametrize(("plant", "said"), [(ramped, []), (lengths_alone, []), (longer_alone, []), (lambda c: c, [f"job:{JOB}/"])],
+                         ids=["ramped", "lengths", "longer", "a drop"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_steps_hold_is_told_by_samples_and_by_gpus(plant: Callable[[Cluster], Cluster], said: list[str], seed: int) -> None:
     """A larger batch, and sequences of uneven length, where ranks do not tell what their steps consist of."""
@@ -349,6 +362,17 @@ def one_of_a_node(c: Cluster) -> Cluster:
 def test_what_is_no_stall(plant: Callable[[Cluster], Cluster]) -> None:
     """Waiting that costs no step, that was always there, or that is one rank's."""
     assert says(data_stall, window(plant(timed(5)))) == []
+
+
+@pytest.mark.parametrize(("later", "named"), [(1.0, ["node:n001/"]), (1.1, [])], ids=["all wait for it", "it would wait anyway"])
+def test_where_steps_are_rough_the_others_waiting_tells_what_a_stall_costs(later: float, named: list[str]) -> None:
+    """A node waits for data for a thirtieth of the step, and the steps scatter by more. That it comes last now costs the others; where
+    another node comes later still, as ever, nobody lost anything."""
+    c = timed(3)
+    c.signals["tail"] *= 4.0
+    c.signals["tail"] += 0.1 * c.rng("rough").normal(0, 1, (c.ticks, 1))
+    c = work_more(c, slice(16, 24), 0, later)
+    assert says(data_stall, window(data(c, slice(8, 16), AT, 0.11), AT + 24)) == named
 
 
 @pytest.mark.parametrize(("columns", "named"), [(slice(None), [f"job:{JOB}/"]), (slice(8, 16), ["node:n001/"])])

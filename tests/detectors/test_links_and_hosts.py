@@ -204,7 +204,11 @@ def starving(c: Cluster) -> Cluster:
 
 
 def standing(c: Cluster) -> Cluster:
-    return c.put("node.memory_stalled_ratio", 0.5, 87, None, [1])
+    return c.put("node.memory_stalled_ratio", 0.7, 96, None, [1])
+
+
+def thrashing(c: Cluster) -> Cluster:
+    return c.put("node.memory_stalled_ratio", 0.45, 79, None, [1])
 
 
 def unguided(c: Cluster) -> Cluster:
@@ -214,10 +218,11 @@ def unguided(c: Cluster) -> Cluster:
 
 @pytest.mark.parametrize(("detector", "plant", "reason"), [
     ("cpu_starved", stolen, "steal"), ("cpu_starved", starving, "waits_for_cpu"), ("memory_pressure", standing, "stalls_for_memory"),
-    ("clock_skew", unguided, "not_synchronised"),
+    ("memory_pressure", thrashing, "stalls_for_memory"), ("clock_skew", unguided, "not_synchronised"),
 ], ids=lambda x: getattr(x, "__name__", x))
 def test_what_is_plain_is_told_within_minutes(detector: str, plant: Callable[[Cluster], Cluster], reason: str) -> None:
-    """Two minutes of much stolen or missing CPU, three in which work stands for memory whatever is left of it, four without a source."""
+    """Two minutes of much stolen or missing CPU, four without a source; work that stands for memory, whatever is left of it, for
+    a minute, or for five where a part of it goes on."""
     plugin = PLUGINS[detector]
     found = [v for v in plugin.judge(plant(Cluster()).window(), plugin.params()) if v.state == "faulty"]
     assert [(v.target.key, v.reason) for v in found] == [("node:n001/", reason)]

@@ -105,6 +105,20 @@ def test_what_stands_tells_what_holds_a_clock(stands: str, fault: str) -> None:
     assert found == {"power_cap": [], "clock_loss": [], fault: ["gpu:GPU-n001-3"]}
 
 
+@pytest.mark.parametrize(("nodes", "clock", "apart", "ramp", "found"), [
+    (3, 1320e6, 6.0, 1, 24), (3, 1320e6, 6.0, 60, 24), (4, 1320e6, 6.0, 1, 0), (3, 1980e6, 6.0, 1, 0), (3, 1320e6, 60.0, 1, 0)],
+    ids=["most of a job", "bit by bit", "all boards there are", "lighter work", "each at its own"])
+def test_a_limit_that_many_boards_were_given_at_once(nodes: int, clock: float, apart: float, ramp: int, found: int) -> None:
+    """Their power stands at one value below what each drew, their clocks below what they were, and other boards keep theirs."""
+    cluster = Cluster(without=("gpu.power_limit_watts", "gpu.throttle_reasons_bits", "gpu.thermal_violation_ratio"))
+    rng, columns = cluster.rng("together"), list(range(8 * nodes))
+    own, shape = rng.uniform(-apart, apart, len(columns)), (50, len(columns))
+    level = 620.0 - 200.0 * np.minimum(1.0, (np.arange(50)[:, None] + 1) / ramp)
+    cluster.put("gpu.power_watts", level + own + rng.uniform(-6, 6, shape), 50, None, columns)
+    cluster.put("gpu.sm_clock_hertz", clock + (clock < 1980e6) * 15e6 * rng.integers(-2, 3, shape), 50, None, columns)
+    assert len(judge(cluster, "power_cap")) == found
+
+
 # --- links and slots ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("resting", "ticks", "found"), [(True, 12, 0), (True, 50, 8), (False, 12, 8)])
 def test_works_on_a_switch_that_nobody_uses_are_no_fault(resting: bool, ticks: int, found: int) -> None:

@@ -53,6 +53,19 @@ def test_a_span_tells_levels_from_bursts(values: list[float], interval: int, low
     assert got.low[0] == pytest.approx(low, nan_ok=True)
 
 
+def test_columns_do_not_depend_on_their_neighbours() -> None:
+    """A table that is wide enough to be taken in pieces gives what its columns give alone."""
+    rng = np.random.default_rng(3)
+    wide = np.where(rng.random((13, 2 * stats.TOGETHER + 7)) < 0.2, NAN, rng.integers(0, 9, (13, 2 * stats.TOGETHER + 7)))
+    intervals = rng.integers(1, 5, wide.shape[1])
+    some = np.arange(0, wide.shape[1], 701)
+    whole, alone = stats.span(wide, intervals, 8), stats.span(wide[:, some], intervals[some], 8)
+    for name in ("mean", "low", "high", "known"):
+        np.testing.assert_array_equal(getattr(whole, name)[some], getattr(alone, name))
+    np.testing.assert_array_equal(stats.median(wide)[some], stats.median(wide[:, some]))
+    np.testing.assert_array_equal(stats.quantile(wide, 0.35)[some], stats.quantile(wide[:, some], 0.35))
+
+
 def test_filled_and_slope() -> None:
     """Missing values take the newest known one; the slope is that of the known points."""
     table = np.array([[NAN], [1.0], [NAN], [3.0], [4.0]])

@@ -140,7 +140,7 @@ def test_what_is_seen_after_its_cause_is_over(fault: str, part: Target, slow: Ta
     book.update(seen(10), [finding(part, fault)], ())
     book.update(seen(OVER_AT), [], ())
     book.update(seen(OVER_AT + 1), [], ())
-    news = book.update(seen(at), [finding(slow, "gpu_slow", onset=tick(onset))], ())
+    news = book.update(seen(at), [finding(slow, "gpu_slow", tick(at), onset=tick(onset))], ())
     assert [i.fault for word, i in news if word == "opened"] == opened
 
 

@@ -299,6 +299,17 @@ def test_parts_that_are_long_gone_are_dropped() -> None:
     assert [t.node for t in seen.of_kind("exporter")] == ["n2"]
 
 
+def test_a_signal_that_nobody_tells_any_more_is_missing() -> None:
+    """Also where its part goes on with other signals for longer than a window, and buffers were made anew meanwhile."""
+    ring = fed((0, 1))
+    more = layout([("gpu.power_watts", GPU, False)], "n2:9400")
+    for i in range(300):
+        ring.feed(batch(scrape(more, tick(i), i), layouts=[more] if not i else []))
+        seen = ring.window(tick(i))
+    assert np.isnan(seen.values(TEMP)).all()
+    np.testing.assert_equal(seen.values("gpu.power_watts")[:, 0], np.arange(180.0, 300.0))
+
+
 def test_pages_of_one_target_in_turn() -> None:
     """Two pages of one target at their own offsets both give gauges and rates."""
     other = Target("gpu", "n1", "1", "GPU-b")

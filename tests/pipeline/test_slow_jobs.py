@@ -112,8 +112,19 @@ def test_a_slowness_that_stays_is_an_incident_of_its_own() -> None:
     book.update(world(4), [cause, slow], ())
     book.update(world(20), [slow], [ended(cause, tick(20))])
     for i in range(21, 21 + AFTERMATH_MS // 15_000 + 10):
-        book.update(world(i), [slow], ())
+        book.update(world(i), [replace(slow, updated_at=tick(i))], ())
     assert [i.fault for i in book.open()] == ["throughput_drop"]
+
+
+def test_what_is_not_seen_to_stay_is_no_incident_of_its_own() -> None:
+    """A slow PCIe link heals, and soon after the job stands for another cause: that its GPU was busier than its peers is old news,
+    however long the finding stands still."""
+    book, cause = IncidentBook(quiet_seconds=120), finding(gpu(1), "pcie_degraded")
+    busy = replace(finding(gpu(1), "gpu_slow", onset=T0 + MINUTE), updated_at=tick(20))
+    book.update(world(4), [cause, busy], ())
+    news = [book.update(world(i), [busy], [ended(cause, tick(20))] if i == 20 else ())
+            for i in range(20, 30 + 2 * AFTERMATH_MS // 15_000)]
+    assert [(word, i.fault) for row in news for word, i in row] == [("resolved", "pcie_degraded")]
 
 
 def test_the_memory_of_it_survives_a_restart() -> None:
