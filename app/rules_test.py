@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app import wiring
-from collectors.log_rules import MATCHING, read_rules
+from collectors.log_rules import FAULT, MATCHING, read_rules
 from collectors.mapping import Mapper
 from collectors.recording import Recording
 from core.clock import rfc3339
@@ -30,5 +30,5 @@ def test_rules(path: str, logs: Sequence[str]) -> tuple[list[dict[str, Any]], li
                 more = f" ({', '.join(f'{key} {value}' for key, value in fields.items())})" if fields else ""
                 said.append({"at": rfc3339(event.at), "job": event.target.job, "rule": event.fields["rule"],
                              "state": event.fields["state"], "more": more})
-    heard = {row["rule"] for row in said if row["state"] == MATCHING}
+    heard = {row["rule"] for row in said if row["state"] in (MATCHING, FAULT)}
     return said, [rule.name for rule in rules if rule.name not in heard]

@@ -2,8 +2,8 @@
 
 A rule names lines by a pattern and says by when the first one is due (`expectedStartCutOffInSeconds`), how long two of them may
 be apart (`expectedRecurringFrequencyInSeconds`), and which values of the pattern's first group are bad after how many in a row
-(`metricThreshold`, `operator`, `metricEvaluationDataPoints`); `stopPattern` ends it. Read strictly: what could find nothing, and
-keys that nobody documents, are refused. Patterns are RE2's and match from the beginning of the line, with or without what
+(`metricThreshold`, `operator`, `metricEvaluationDataPoints`); `faultOnMatch` makes each such line a fault by itself (a key of the
+operator's elastic agent); `stopPattern` ends it. Read strictly: what could find nothing, and keys that nobody documents, are refused. Patterns are RE2's and match from the beginning of the line, with or without what
 stands before the message (time, node, rank).
 
 A `RuleWatch` reads one log. It says what changed, as events `log_rule`; whether that is a fault is judged by detectors.
@@ -25,10 +25,11 @@ from core.yamlfile import Node, read_yaml
 
 SECTION = "logMonitoringConfiguration"
 KEYS = ("name", "logPattern", "expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds", "metricThreshold", "operator",
-        "metricEvaluationDataPoints", "stopPattern")
+        "metricEvaluationDataPoints", "stopPattern", "faultOnMatch")
 OPERATORS = ("gt", "gteq", "lt", "lteq", "eq")
 MOST_RULES = 64
-MATCHING, OVERDUE, SLOW, STOPPED = "matching", "overdue", "slow", "stopped"
+FAULT_GAP_MS = 60_000
+MATCHING, OVERDUE, SLOW, STOPPED, FAULT = "matching", "overdue", "slow", "stopped", "fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class LogRule:
     operator: str | None = None
     points: int = 1
     stop: Pattern | None = None
+    fault: bool = False
 
     def bad(self, value: float) -> bool:
         """Whether a value lies on the bad side of the threshold."""
@@ -93,7 +95,7 @@ def _rule(row: Any, file: str, path: str) -> LogRule:
     points = reader.number("metricEvaluationDataPoints", 1, whole=True)
     rule = LogRule(reader.text("name"), pattern, reader.number("expectedStartCutOffInSeconds", 1),
                    reader.number("expectedRecurringFrequencyInSeconds", 1), reader.number("metricThreshold"), row.get("operator"),
-                   int(points or 1), reader.pattern("stopPattern")[0])
+                   int(points or 1), reader.pattern("stopPattern")[0], reader.flag("faultOnMatch"))
     _sense(rule, row, groups, reader)
     return rule
 
@@ -108,9 +110,9 @@ def _sense(rule: LogRule, row: Mapping[str, Any], groups: int, at: _Reader) -> N
         raise at.error("logPattern", row["logPattern"], "a group in parentheses is needed, whose number metricThreshold is compared with")
     if rule.threshold is None and "metricEvaluationDataPoints" in row:
         raise at.error("metricEvaluationDataPoints", row["metricEvaluationDataPoints"], "it needs a metricThreshold")
-    if rule.threshold is None and rule.start_seconds is None and rule.every_seconds is None:
-        raise at.error("", "a rule that can find nothing", "expectedStartCutOffInSeconds, expectedRecurringFrequencyInSeconds or "
-                       "metricThreshold is needed")
+    if rule.threshold is None and rule.start_seconds is None and rule.every_seconds is None and not rule.fault:
+        raise at.error("", "a rule that can find nothing", "expectedStartCutOffInSeconds, expectedRecurringFrequencyInSeconds, "
+                       "metricThreshold or faultOnMatch is needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,12 @@ class _Reader:
         if (least is not None and value < least) or (whole and value != int(value)):
             raise self.error(key, value, f"a {'whole ' if whole else ''}number of at least {least:g} is needed")
         return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self.row.get(key, False)
+        if not isinstance(value, bool):
+            raise self.error(key, value, "true or false is needed")
+        return value
 
     def pattern(self, key: str, required: bool = False) -> tuple[Pattern | None, int]:
         """(the pattern, how many groups it has)."""
@@ -219,7 +227,10 @@ class RuleWatch:
         return None if one.rule.every_seconds is None else one.last + round(one.rule.every_seconds * 1000) + 1
 
     def _matched(self, one: _Watched, found: tuple[str, ...], at: int, line: str) -> list[Event]:
-        one.last = at
+        before, one.last = one.last, at
+        if one.rule.fault:  # a trace of a hundred such lines is one
+            again = one.state == FAULT and before is not None and at - before < FAULT_GAP_MS
+            return [] if again else [self._to(one, FAULT, at, line)]
         state = MATCHING
         if one.rule.threshold is not None and len(found) > 1:
             value = number(found[1])

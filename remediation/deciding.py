@@ -11,6 +11,7 @@ from core.types import Action, Incident, Outcome
 from core.window import Topology
 from remediation.acting import Acting
 from remediation.cures import strongest
+from remediation.evidence import at_rest, soft, unproven
 from remediation.fabric import Fabric
 from remediation.guards import FOR_PEOPLE, NEEDS_APPROVAL, Ask, Save, World, first_reason
 from remediation.hands import nodes_of_jobs
@@ -23,11 +24,21 @@ from remediation.policy import Rule
 from remediation.spares import usable
 from remediation.track import Lingering, Track, left, stands
 from remediation.turn import Turn
-from remediation.weighing import avoiding, note_loss, passed_over, settled, start_anew, unweighed, worth_now
+from remediation.weighing import (
+    avoiding,
+    heals,
+    note_loss,
+    passed_over,
+    settled,
+    start_anew,
+    unweighed,
+    worth_now,
+)
 from remediation.worth import Worth, proposal_args, told
 
 # A failed step leaves its part idle, where it shows no evidence: the next attempt may follow within this time without.
 FOLLOW_MS = 600_000
+PATIENT = ("not_worth_it", "likely_passing")  # the policy would act; what is known of such faults says to wait
 
 
 def _same(proposal: Action, first: Planned) -> bool:
@@ -104,10 +115,8 @@ class Deciding(Acting):
         else:
             leader = None
         reason = plan.reason or self._stale(tick, incident, track, plan)
-        if reason is None and rule.weigh and worth is not None and worth.hold and self.policy.mode == "act" and not track.ended and plan.commands:
-            reason = "not_worth_it"
-        if reason is None and rule.weigh and worth is None and leader is None and self.policy.mode == "act" and not track.attempt:
-            reason = unweighed(tick, incident, track, plan, self._memory)
+        if reason is None and rule.weigh and self.policy.mode == "act" and not track.ended:
+            reason = self._patience(tick, incident, track, plan, worth, leader is not None)
         if observing:
             if reason is None:
                 self._simulate(tick, incident, track, plan)
@@ -118,6 +127,18 @@ class Deciding(Acting):
             self._escalate(tick, incident, track, "not_supported")
             return
         self._decide_plan(tick, incident, track, rule, plan, reason, leader)
+
+    def _patience(self, tick: Turn, incident: Incident, track: Track, plan: Plan, worth: Worth | None, beside: bool) -> str | None:
+        """Why acting now is not worth it, or not shown to be. beside: the job stands for another attempt."""
+        reason = None
+        if worth is not None and worth.hold and plan.commands:
+            reason = "not_worth_it"
+        elif worth is None and not beside and not track.attempt:
+            reason = unweighed(tick, incident, track, plan, self._memory)
+        reason = reason or unproven(tick, incident, track, plan, worth, beside, heals(tick, incident, self._memory))
+        if reason in PATIENT and not track.attempt:  # how it ends without us is learnt
+            self._memory.passing.watch(tick.at, incident)
+        return reason
 
     def _leader(self, track: Track, rule: Rule, incident: Incident) -> Track | None:
         """The attempt of another incident for which the one job of this one's next attempt stands already, None where there is none."""
@@ -176,7 +197,8 @@ class Deciding(Acting):
     def _weighed(self, tick: Turn, incident: Incident, track: Track, rule: Rule, passed: frozenset[int] = frozenset(),
                  leader: Track | None = None) -> Worth | None:
         """What waiting and acting cost now; an attempt that is not worth it is passed over, in a row of the ledger."""
-        if any(t is not track and t.working and not set(t.jobs).isdisjoint(incident.jobs) for t in self._memory.tracks.values()):
+        stopped = any(t is not track and t.working and not set(t.jobs).isdisjoint(incident.jobs) for t in self._memory.tracks.values())
+        if stopped or (soft(incident.fault) and at_rest(tick, incident, track)):
             start_anew(track, incident, tick.at)
         else:
             note_loss(track, incident, tick.at)
@@ -288,13 +310,15 @@ class Deciding(Acting):
 
     # --- starting -----------------------------------------------------------------------------------------------------
     def _next(self, tick: Turn, incident: Incident, track: Track) -> None:
-        """A replacement may come long after its plan was made: a spare that is under test by now, or unfit, is not taken."""
+        """A replacement may come long after its plan was made: a spare that is under test by now, or unfit, is not taken, nor is
+        it the other node of a test between two."""
         rule = self.policy.rule(track.rule)
-        given = rule is not None and any("avoid" in s.args for one in rule.attempts for s in one.do if s.kind == "replace")
-        if not given and any(s.kind == "replace" for s in track.plan[track.index:]):
+        given = {s.kind for one in rule.attempts for s in one.do if "avoid" in s.args} if rule is not None else set()
+        takes = {"replace", "diagnose"} - given
+        if any(s.kind in takes for s in track.plan[track.index:]):
             self._look(tick)
             if tick.nodes is not None:
-                track.plan = tuple(avoiding(s, tick) if s.kind == "replace" else s for s in track.plan)
+                track.plan = tuple(avoiding(s, tick) if s.kind in takes else s for s in track.plan)
         super()._next(tick, incident, track)
 
     def _propose(self, tick: Turn, incident: Incident, track: Track, plan: Plan, reason: str) -> None:
@@ -318,6 +342,7 @@ class Deciding(Acting):
             self._memory.ledger.note(Entry(incident.id, track.attempt, part_of(incident), plan.nodes, plan.jobs, tick.at, tick.at,
                                            fault=incident.fault, rule=track.rule or ""))
             self._memory.untouched.acted(incident.id)
+            self._memory.passing.acted(incident.id)
             self._memory.pace.started(tick.at)
         self._set(tick, track, "acting", "action_planned")
         self._next(tick, incident, track)

@@ -21,6 +21,7 @@ from core.targets import CLOSED_STATES
 from core.types import Action, Incident, Outcome
 from remediation import verify as proof
 from remediation.deciding import FOLLOW_MS, Deciding
+from remediation.evidence import soft
 from remediation.guards import fresh_ids
 from remediation.hands import push, touches
 from remediation.kinds import FINAL, HANDS
@@ -96,6 +97,7 @@ class Engine(Deciding):
         for track in self._memory.tracks.values():
             if track.incident not in live:
                 self._gone(tick, track)
+        tick.live = tuple(i for i in live.values() if soft(i.fault))
         pages_first = sorted(live.values(), key=lambda i: (i.klass != "page", i.opened_at, i.id))
         for incident in pages_first:
             self._advance(tick, incident)
@@ -107,13 +109,16 @@ class Engine(Deciding):
         self._memory.tracks = kept
         self._memory.ledger.prune(at, self.policy.limits.cooldown_seconds)
         self._memory.untouched.prune(at)
+        self._memory.passing.prune(at)
         self._memory.last_at = at
         return Step(tuple(tick.incidents), tuple(tick.actions), tuple(tick.decisions), tuple(tick.recoveries),
                     self._memory.ledger.take_results())
 
     def over(self, at: int, incidents: Iterable[Incident]) -> None:
         """Incidents that the book or a person closed in this tick (ms): how those ended that nobody acted on is kept."""
-        self._memory.untouched.over(at, incidents)
+        ended = list(incidents)
+        self._memory.untouched.over(at, ended)
+        self._memory.passing.over(at, ended)
 
     @property
     def history(self) -> Memory:
@@ -182,6 +187,8 @@ class Engine(Deciding):
             return rows
         working = [t for t in self._memory.tracks.values() if t.working]
         taken: list[Track | Lingering] = [*working, *self._memory.lingering.values()]
+        if self._memory.lingering or any(t.current is not None and t.current.action.kind == "replace" for t in working):
+            return rows  # which spare a replacement under way takes is the world's choice: a test could begin on that one
         busy = {n for t in taken for n in t.nodes}
         wanted = sum(s.kind == "replace" for t in working for s in left(t))
         node = book.due(tick.at, tick.nodes, rules, tick.unfit, busy, wanted)

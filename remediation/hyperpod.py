@@ -45,7 +45,7 @@ PROOF_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """The keys that say something here; None = not given. job: the manifest's name. hangs, slow: whether log rules find
+    """The keys that say something here; None = not given. job: the manifest's name. hangs, slow, faults: whether log rules find
     them. startup_seconds: how long a start may take. unused: keys without a counterpart, by where they stand."""
 
     job: str | None = None
@@ -57,6 +57,7 @@ class RunPolicy:
     slow: bool = False
     startup_seconds: float | None = None
     unused: tuple[str, ...] = ()
+    faults: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def run_policy(data: Any, file: str) -> RunPolicy:
         raise ConfigError(_at(section, "cleanPodPolicy", file), "runPolicy.cleanPodPolicy", clean, f"allowed are: {', '.join(CLEAN_POD)}")
     if restart and "evalPeriodSeconds" not in restart:
         raise ConfigError(_at(section, "restartPolicy", file), "runPolicy.restartPolicy.evalPeriodSeconds", "nothing", "this key is required")
-    hangs, slow, cut_off = _log_rules(section, file)
+    hangs, slow, faults, cut_off = _log_rules(section, file)
     startup = _count(section, "startupDeadlineSeconds", file, "runPolicy", 1)
     name = data.get("metadata", {}).get("name") if isinstance(data.get("metadata"), Mapping) else None
     return RunPolicy(
@@ -105,20 +106,21 @@ def run_policy(data: Any, file: str) -> RunPolicy:
         _count(restart, "numRestartBeforeFullJobRestart", file, "runPolicy.restartPolicy", 0),
         _count(restart, "maxFullJobRestarts", file, "runPolicy.restartPolicy", 0),
         _count(restart, "evalPeriodSeconds", file, "runPolicy.restartPolicy", 1),
-        hangs, slow, cut_off if startup is None else float(startup), tuple(unused))
+        hangs, slow, cut_off if startup is None else float(startup), tuple(unused), faults)
 
 
-def _log_rules(section: Mapping[str, Any], file: str) -> tuple[bool, bool, float | None]:
-    """(a rule finds hangs, a rule finds slowness, the longest start cut-off). Their own reader checks them in full."""
+def _log_rules(section: Mapping[str, Any], file: str) -> tuple[bool, bool, bool, float | None]:
+    """(a rule finds hangs, slowness, lines that are a fault, the longest start cut-off). Their own reader checks them in full."""
     rows = section.get("logMonitoringConfiguration")
     if rows is None:
-        return False, False, None
+        return False, False, False, None
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise ConfigError(_at(section, "logMonitoringConfiguration", file), "runPolicy.logMonitoringConfiguration", rows,
                           "a list of rules is needed")
     cut_offs = [float(v) for row in rows if isinstance(v := row.get("expectedStartCutOffInSeconds"), (int, float))]
     hangs = any("expectedStartCutOffInSeconds" in row or "expectedRecurringFrequencyInSeconds" in row for row in rows)
-    return hangs, any("metricThreshold" in row for row in rows), max(cut_offs, default=None)
+    faults = any(row.get("faultOnMatch") is True for row in rows)
+    return hangs, any("metricThreshold" in row for row in rows), faults, max(cut_offs, default=None)
 
 
 def _known(section: Mapping[str, Any], keys: tuple[str, ...], file: str, path: str) -> None:
@@ -232,8 +234,10 @@ def _notes(policy: RunPolicy, total: int) -> list[str]:
         out.append("the manifest names no job, so the rule speaks for all of them: add `job: [NAME]` to its match")
     out.append("a process that dies is started again by the operator itself; Greylag acts on hangs"
                + (" and slowness" if policy.slow else ""))
-    if policy.hangs or policy.slow:
+    if policy.hangs or policy.slow or policy.faults:
         out.append("logMonitoringConfiguration is read as it is: name the file in greylag.yaml, logs[].rules")
+    if policy.faults:
+        out.append("faultOnMatch: the operator restarts the processes at such a line; Greylag shows the line, and acts on the hang that follows")
     if policy.restarts is not None or policy.full_restarts is not None:
         out.append("HyperPod does not compare step times; here a job that is twice as slow after a restart counts as not recovered")
     return out + [f"{key} has no counterpart: {NO_COUNTERPART[key.rpartition('.')[2]]}" for key in policy.unused]

@@ -32,6 +32,7 @@ class Memory:
     lingering: dict[str, Lingering] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     untouched: Untouched = field(default_factory=Untouched)
+    passing: Untouched = field(default_factory=Untouched)  # of those that an acting policy held back: not worth it, or likely to pass
     pace: Pace = field(default_factory=Pace)
     spares: SpareBook = field(default_factory=SpareBook)
     gaps: dict[str, int] = field(default_factory=dict)  # nodes whose exporters may be silent by our doing, until when (ms)
@@ -43,7 +44,7 @@ class Memory:
             "version": STATE_VERSION, "frozen": self.frozen, "last_at": self.last_at,
             "tracks": [track_out(self.tracks[k]) for k in sorted(self.tracks)],
             "lingering": {k: asdict(self.lingering[k]) for k in sorted(self.lingering)},
-            "ledger": self.ledger.dump(), "untouched": self.untouched.dump(),
+            "ledger": self.ledger.dump(), "untouched": self.untouched.dump(), "passing": self.passing.dump(),
             "pace": asdict(self.pace), "spares": self.spares.dump(),
             "gaps": {k: self.gaps[k] for k in sorted(self.gaps)},
         }
@@ -80,6 +81,7 @@ def read_memory(text: str) -> Memory:
         memory.ledger.load(state.get("ledger", ()))
         memory.pace = Pace(**state.get("pace", {}))
         memory.untouched.load(state.get("untouched", {}))
+        memory.passing.load(state.get("passing", {}))
         memory.spares.load(state.get("spares", {}))
         memory.gaps = {str(k): int(v) for k, v in state.get("gaps", {}).items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:

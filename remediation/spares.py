@@ -56,7 +56,7 @@ def is_spare(view: NodeView) -> bool:
 
 def usable(nodes: Mapping[str, NodeView], unfit: Mapping[str, str]) -> list[str]:
     """The spares that may be counted on."""
-    return sorted(name for name, view in nodes.items() if is_spare(view) and name not in unfit)
+    return sorted(name for name, view in nodes.items() if view.state == "spare" and is_spare(view) and name not in unfit)
 
 
 def is_check(incident: str) -> bool:
@@ -91,7 +91,7 @@ class SpareBook:
         drifted = {f.target.node for f in findings if f.fault == "config_drift" and f.ended_at is None}
         out: dict[str, str] = {}
         for name, view in nodes.items():
-            if not is_spare(view):
+            if view.state != "spare" or not is_spare(view):
                 continue
             known = self.spares.get(name) or Spare(at, at)
             if name in drifted:
@@ -117,9 +117,9 @@ class SpareBook:
             return None
         fit = usable(nodes, unfit)
         rows = []
-        for name, view in sorted(nodes.items()):
-            known = self.spares.get(name)
-            if not is_spare(view) or view.jobs or known is None or name in busy or unfit.get(name) == "spare_drifted":
+        for name, known in sorted(self.spares.items()):
+            view = nodes.get(name)
+            if view is None or not is_spare(view) or view.jobs or name in busy or unfit.get(name) == "spare_drifted":
                 continue
             if name in self.overdue:
                 continue

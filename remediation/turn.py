@@ -52,7 +52,8 @@ class Turn:
     job_nodes: of it, where each job runs. unfit: spares that must not be used, with the reason. cures, heals: of the ledger,
     made when they are first asked for.
 
-    working: the tracks at work, kept until one changes: a thousand incidents must not each look at a thousand.
+    working: the tracks at work, kept until one changes: a thousand incidents must not each look at a thousand. live: the open
+    incidents of faults that mostly pass.
     """
 
     at: int
@@ -71,3 +72,4 @@ class Turn:
     cures: Cures | None = None
     heals: dict[str, float] = field(default_factory=dict)
     working: list[Track] | None = None
+    live: tuple[Incident, ...] = ()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from core.protocols import WorkFacts
 from core.types import Incident, JobState
 from remediation.cures import Cures, numbers
+from remediation.evidence import MOSTLY, own_share, soft
 from remediation.kinds import KINDS
 from remediation.matching import LabelsOf
 from remediation.memory import Memory
@@ -22,11 +23,13 @@ from remediation.track import Track, left
 from remediation.turn import Turn
 from remediation.worth import BY_COST, USES_SPARE, Situation, Worth, saved, step_seconds, weigh
 
+HALF = 0.5
+LEAST_SHARE = 1e-3        # of a job's pace is what an incident that cost nothing is charged: it has a worth, and is not worth a stop
 USUAL_GPUS = 8.0          # of a node of which nobody knows the number
 RATE_MS = 600_000         # the rate now is of the last ten minutes,
 RATE_LEAST_MS = 60_000    # and of a minute at least
 MARK_MS = 60_000
-MOSTLY, AS_BEFORE = 0.5, 1.01  # of such faults go away by themselves; a step that takes no longer than so many times the old one
+AS_BEFORE = 1.01  # a step that takes no longer than so many times the old one
 # A drain that waits for a checkpoint waits until the next one is surely there, unless the policy says how long: half an interval more
 # than the job's saves keep, and two hours at most.
 WAIT_INTERVALS, WAIT_MOST_SECONDS = 1.5, 7200.0
@@ -86,8 +89,9 @@ def worth_now(tick: Turn, incident: Incident, track: Track, rule: Rule, memory: 
     now = situation(tick, incident, track, memory)
     if now is None:
         return None
-    down = [job for job in jobs_of(incident) if (state := tick.facts.job(job)) is not None and state.phase == "done" and state.end is None]
-    if leader is None and down:  # its processes are gone and it has not ended: it stands, whatever it lost before
+    down = any(is_dead(tick.facts.job(job)) for job in jobs_of(incident))
+    # Its processes are gone and it has not ended: it stands, whatever it lost before. A part that is slow for a while did not do that.
+    if leader is None and down and not soft(incident.fault):
         now = replace(now, lost_gpus=now.job_gpus)
     if leader is not None:
         now = replace(now, stands_seconds=longer_seconds(tick.at, incident.fault, leader))
@@ -101,10 +105,15 @@ def situation(tick: Turn, incident: Incident, track: Track, memory: Memory) -> S
     jobs = {job: gpus for job in jobs_of(incident) if (gpus := _gpus(tick.facts, job)) is not None}
     if not jobs or track.lost_gpus is None or track.lost_gpus <= 0:
         return None
-    share, seconds = _heals(tick, incident, memory)
+    share, seconds = heals(tick, incident, memory)
     largest = max(sorted(jobs), key=lambda job: jobs[job])
     node = float(_per_node(tick.facts.job(largest)))
-    now = Situation(incident.fault, min(track.lost_gpus, sum(jobs.values())), sum(jobs.values()),
+    lost = min(track.lost_gpus, sum(jobs.values()))
+    if soft(incident.fault):
+        rest = [(one, memory.tracks[one.id]) for one in tick.live if one.id in memory.tracks]
+        own = own_share(tick, incident, track, largest, rest)
+        lost = lost if own is None else min(lost, max(LEAST_SHARE, own) * sum(jobs.values()))
+    now = Situation(incident.fault, lost, sum(jobs.values()),
                     spares=_spares(tick, memory), node_gpus=node, heal_share=share, heal_seconds=seconds,
                     age_seconds=max(0, tick.at - incident.onset_at) / 1000)
     return saved(now, tick.at, incident.onset_at, tick.facts.checkpoint(largest))
@@ -125,14 +134,24 @@ def _per_node(job: JobState | None) -> float:
     return float(job.ranks_per_node or max(1.0, len(job.ranks) / len(job.nodes)))
 
 
-def _heals(tick: Turn, incident: Incident, memory: Memory) -> tuple[float, float]:
-    """(share, mean seconds) of such faults that go away by themselves: published, moved by those that nobody acted on."""
+def is_dead(job: JobState | None) -> bool:
+    """Its processes are gone, and it has not ended."""
+    return job is not None and job.phase == "done" and job.end is None
+
+
+def heals(tick: Turn, incident: Incident, memory: Memory) -> tuple[float, float]:
+    """(share, mean seconds) of such faults that go away by themselves: published, moved by those that nobody acted on. Of those that
+    were held back while acting was not worth it, half of the ones that lasted until it was count as not having gone away: acting is
+    worth it about when the chances of that are even."""
     rows = numbers()["heals"]
     row = rows.get(incident.fault, rows["usual"])
-    seconds, weight = float(row["seconds"]), float(numbers()["prior_weight"])
+    seconds = float(row["seconds"])
+    weight = float(numbers()["heal_weight" if soft(incident.fault) else "prior_weight"])
     if incident.fault not in tick.heals:
         recovered, n = memory.untouched.within(incident.fault, float(numbers()["horizon"]), tick.at)
-        tick.heals[incident.fault] = (float(row["share"]) * weight + recovered) / (weight + n)
+        passed, m = memory.passing.within(incident.fault, float(numbers()["horizon"]), tick.at)
+        lasted = HALF * sum(one.fault == incident.fault for one in memory.ledger.entries()) if m else 0.0
+        tick.heals[incident.fault] = (float(row["share"]) * weight + recovered + passed) / (weight + n + m + lasted)
     return tick.heals[incident.fault], seconds
 
 
@@ -146,17 +165,17 @@ def unweighed(tick: Turn, incident: Incident, track: Track, plan: Plan, memory: 
     """Why a job that goes on is not stopped for a fault of which no worth is known: in its first minute what it costs is not known
     yet (`being_weighed`), or the job is as fast as before it and such faults mostly go away (`not_worth_it`). None where the policy
     decides."""
-    now = {job: _seconds(tick, job) for job in plan.jobs}
+    now = {job: pace(tick, job) for job in plan.jobs}
     if not now or None in now.values():
         return None
     if tick.at - incident.opened_at < RATE_LEAST_MS:
         return "being_weighed"
     before = {one.job: one.seconds for one in track.before}
     same = all(seconds <= AS_BEFORE * (before.get(job) or 0.0) for job, seconds in now.items() if seconds is not None)
-    return "not_worth_it" if same and not track.lost_gpus and _heals(tick, incident, memory)[0] >= MOSTLY else None
+    return "not_worth_it" if same and not track.lost_gpus and heals(tick, incident, memory)[0] >= MOSTLY else None
 
 
-def _seconds(tick: Turn, name: str) -> float | None:
+def pace(tick: Turn, name: str) -> float | None:
     """What a step of the job takes now, None where it makes none or nobody knows."""
     job = tick.facts.job(name)
     return tick.facts.step_seconds(name, tick.at - RATE_LEAST_MS, tick.at) if job is not None and job.running else None
@@ -189,7 +208,7 @@ def settled(plan: Plan, worth: Worth | None, tick: Turn, labels_of: LabelsOf) ->
 
 
 def avoiding(step: Planned, tick: Turn) -> Planned:
-    """A replacement that takes none of the spares that must not be used now, whatever it was told before."""
+    """A replacement, or a test with a partner, that takes none of the spares that must not be used now, whatever it was told before."""
     args = {k: v for k, v in step.args.items() if k != "avoid"}
     nodes = tick.nodes or {}
     avoid = ",".join(sorted(name for name in tick.unfit if name in nodes and nodes[name].state == "spare"))

@@ -19,7 +19,8 @@ from remediation.backends.kubernetes_setup import Probe, Setup
 from remediation.backends.kubernetes_view import KubernetesView
 from remediation.diagnose_output import TOOLS
 
-KINDS = ("reset_gpu", "drain", "undrain", "reboot", "replace", "diagnose", "exclude_node", "resume_job", "shrink_job")
+KINDS = ("reset_gpu", "drain", "undrain", "reboot", "replace", "diagnose", "exclude_node", "resume_job", "shrink_job",
+         "restart_process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ def setup_of(params: KubernetesParams) -> Setup:
         for name in one.commands:
             if name not in allowed:
                 raise ConfigError("backend", f"{key}.commands.{name}", "an unknown test", f"allowed are: {', '.join(allowed)}")
+        for name in one.servers:
+            if key == "reset" or not any("{partner}" in word for word in one.commands.get(name, ())):
+                raise ConfigError("backend", f"{key}.servers.{name}", "a test that meets nobody",
+                                  f"diagnose.commands.{name} with {{partner}} in it is needed")
     return Setup(params.namespaces, dict(params.node_selector), params.opt_in_label, frozenset(params.opted_in_namespaces),
                  params.spare_label, params.taint, params.hyperpod, dict(params.other_hands), params.checkpoint_wait_seconds,
                  dict(params.monitoring_labels), params.diagnose, params.reset)

@@ -25,6 +25,7 @@ LOG_LINES = 20_000
 RESOURCES: dict[str, tuple[str, str, str, bool]] = {
     "Node": ("", "v1", "nodes", False),
     "Pod": ("", "v1", "pods", True),
+    "ConfigMap": ("", "v1", "configmaps", True),
     "Job": ("batch", "v1", "jobs", True),
     "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets", True),
     "PyTorchJob": ("kubeflow.org", "v1", "pytorchjobs", True),

@@ -18,6 +18,7 @@ from remediation.backends import kubernetes_hold, kubernetes_nodes
 from remediation.backends.kubernetes_api import Api, ApiConflict, ApiMissing
 from remediation.backends.kubernetes_nodes import Entry, Obj, noting
 from remediation.backends.kubernetes_probe import Diagnose, ResetGpu
+from remediation.backends.kubernetes_process import RestartProcess
 from remediation.backends.kubernetes_restart import Restart
 from remediation.backends.kubernetes_setup import Progress, Refuse, Setup
 from remediation.backends.kubernetes_shrink import Shrink
@@ -61,7 +62,7 @@ class KubernetesDoor:
     def __init__(self, api: Api, setup: Setup, view: KubernetesView, now_ms: Callable[[], int]) -> None:
         self._api, self._setup, self._view, self._now = api, setup, view, now_ms
         self._steps: dict[str, Step] = {**kubernetes_hold.steps(api, setup, view), "resume_job": Restart(api, setup, view),
-                                        "shrink_job": Shrink(api, setup, view),
+                                        "shrink_job": Shrink(api, setup, view), "restart_process": RestartProcess(api, setup, view),
                                         "diagnose": Diagnose(api, setup, view), "reset_gpu": ResetGpu(api, setup, view)}
         self._ends: dict[str, Outcome] = {}
         self._places: dict[str, Place] = {}

@@ -16,6 +16,7 @@ from remediation.backends import kubernetes_nodes as nodes_
 from remediation.backends import kubernetes_work as work_
 from remediation.backends.kubernetes_api import Api, ApiBlocked, ApiConflict
 from remediation.backends.kubernetes_nodes import Entry, Held, Obj
+from remediation.backends.kubernetes_pair import avoided, free_spares, usable_spare
 from remediation.backends.kubernetes_setup import Progress, Refuse, Setup, with_more
 from remediation.backends.kubernetes_view import KubernetesView
 from remediation.backends.kubernetes_work import Work
@@ -180,7 +181,7 @@ class Replace(Labelled):
     def begin(self, node: Obj, action: Action, now: int) -> tuple[Obj, dict[str, Any]]:
         changes, more = super().begin(node, action, now)
         asked = action.args.get("spare")
-        avoid = [name for one in str(action.args.get("avoid") or "").split(",") if (name := one.strip())]
+        avoid = avoided(action.args)
         spare = self._free(str(asked) if asked else None, avoid)
         if spare is None and (asked or self._any_spares()):
             raise Refuse("no_spare")
@@ -193,7 +194,7 @@ class Replace(Labelled):
             return DONE
         try:
             spare = self.view.node(str(name))
-            if self._usable(spare):
+            if usable_spare(spare, self.setup):
                 self.api.patch(spare, nodes_.spare_changes(spare, self.setup.spare_label))
                 return Progress("DONE", "done", detail=f"{name} is in service")
             if self.setup.spare_label not in nodes_.labels(spare) and nodes_.other_hand(spare, self.setup.other_hands) is None:
@@ -213,13 +214,8 @@ class Replace(Labelled):
 
     def _free(self, asked: str | None, avoid: Collection[str]) -> str | None:
         """A spare that is ready and nobody's: the one that was asked for, else the one that passed a diagnosis last."""
-        usable = [n for n in self.view.all_nodes() if self._usable(n) and n["metadata"]["name"] not in avoid]
-        free = [n["metadata"]["name"] for n in sorted(usable, key=lambda n: (-(nodes_.checked_at(n) or 0), n["metadata"]["name"]))]
+        free = free_spares(self.view, self.setup, avoid)
         return (asked if asked in free else None) if asked is not None else (free[0] if free else None)
-
-    def _usable(self, node: Obj) -> bool:
-        return self.setup.spare_label in nodes_.labels(node) and nodes_.ready(node) == "True" and not nodes_.cordoned(node) \
-            and nodes_.other_hand(node, self.setup.other_hands) is None
 
 
 class Reboot(Labelled):

@@ -22,6 +22,7 @@ ACTIONS = "greylag.io/actions"
 CHECKED_AT = "greylag.io/checked-at"
 MAINTENANCE = "greylag.io/maintenance"  # a person's word: the text is the name of the work
 WANTED = "greylag.io/wanted"            # the plain label: `replacement` or `reboot`
+PARTNER_OF = "greylag.io/partner-of"    # a spare that a test of ours uses as the other node: the action's id
 HANDS = "greylag"
 UNKNOWN_HAND = "unknown hand"
 KEPT_ACTIONS = 8
@@ -178,6 +179,8 @@ def maintenance(node: Obj, more: Mapping[str, str] | None = None) -> str | None:
     text = notes(node).get(MAINTENANCE)
     if text:
         return text[:80]
+    if notes(node).get(PARTNER_OF):
+        return "a test of Greylag's"
     keys = [str(t.get("key")) for t in taints(node)]
     for known, who in TAINTS_OF:
         if any(k == known or (known.endswith("/") and k.startswith(known)) for k in keys):

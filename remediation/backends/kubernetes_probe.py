@@ -17,6 +17,7 @@ from remediation.backends import kubernetes_nodes as nodes_
 from remediation.backends import kubernetes_work as work_
 from remediation.backends.kubernetes_api import Api, ApiConflict, ApiMissing
 from remediation.backends.kubernetes_nodes import Entry, Obj
+from remediation.backends.kubernetes_pair import Partner, avoided
 from remediation.backends.kubernetes_setup import Probe, Progress, Refuse, Setup
 from remediation.backends.kubernetes_view import KubernetesView
 from remediation.diagnose import conclude
@@ -26,6 +27,7 @@ KEEP_SECONDS = 86_400
 EARLIER_SECONDS = 60  # a Job ends itself before the action's deadline, so that its end can still be read
 GPU_COUNT = "nvidia.com/gpu.count"  # label of GPU feature discovery
 FILLED = ("level", "device", "gpus", "pause_monitoring")
+SERVES = "-peer"  # of the name of the Job on the other node of a test
 RESET_WORDS = ("gpu_in_use", "reset_needs_all")  # what a reset's last line may say
 
 
@@ -52,17 +54,21 @@ class OnNode:
         """True where another hand has come to the node meanwhile."""
         return nodes_.other_hand(node, self.setup.other_hands) is not None
 
+    def begin_test(self, node: Obj, entry: Entry, test: str, name: str, now: int) -> str:
+        """Makes the Job of a test; why that cannot be."""
+        command, left = tuple(self.probe.commands[test]), _left(entry, now)
+        with suppress(ApiConflict):  # it is there by now
+            self.api.create("Job", self.probe.namespace, self.job(node, entry, test, command, name, left))
+        return ""
+
     def run(self, node: Obj, entry: Entry, test: str, now: int) -> tuple[str | None, int | None, str]:
         """(output, exit status, why it did not run) of a test; output None while it runs. Starts it where it has not been."""
-        name = f"greylag-{hashlib.sha256(entry.id.encode()).hexdigest()[:12]}-{test.replace('_', '-')}"[:63]
-        space = self.probe.namespace
+        name, space = job_name(entry, test), self.probe.namespace
         try:
             job = {**self.api.get("Job", name, space), "kind": "Job"}
         except ApiMissing:
-            left = max(60, (entry.until - now) // 1000 - EARLIER_SECONDS)
-            with suppress(ApiConflict):  # it is there by now
-                self.api.create("Job", space, self._job(node, entry, test, name, left))
-            return None, None, ""
+            why = self.begin_test(node, entry, test, name, now)
+            return ("" if why else None), None, why
         if not work_.finished(job):
             return None, None, ""
         pods = self.api.list("Pod", space, {work_.JOB_LABELS[1]: name})
@@ -72,9 +78,9 @@ class OnNode:
         pod = max(ended, key=lambda p: str(p["metadata"].get("creationTimestamp", "")))
         return self.api.log(space, pod["metadata"]["name"]), _exit(pod), ""
 
-    def _job(self, node: Obj, entry: Entry, test: str, name: str, seconds: int) -> Obj:
-        probe, node_name = self.probe, node["metadata"]["name"]
-        command = list(probe.commands[test])
+    def job(self, node: Obj, entry: Entry, test: str, words: tuple[str, ...], name: str, seconds: int) -> Obj:
+        """A Job on the node. words: its command; seconds: the longest that it may run."""
+        probe, node_name, command = self.probe, node["metadata"]["name"], list(words)
         for word in FILLED:
             command = [w.replace(f"{{{word}}}", str(entry.more.get(word) or "")) for w in command]
         gpus = probe.gpus if probe.gpus >= 0 else int((node.get("status") or {}).get("allocatable", {}).get(probe.gpu_resource) or 0)
@@ -91,6 +97,8 @@ class OnNode:
                         "nodeSelectorTerms": [{"matchFields": match}]}}}}
         if probe.service_account is not None:
             pod["serviceAccountName"] = probe.service_account
+        if probe.host_network:
+            pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
         notes = {"greylag.io/action": entry.id, "greylag.io/node": node_name}
         return {"metadata": {"name": name, "labels": marks, "annotations": notes},
                 "spec": {"backoffLimit": 0, "completions": 1, "parallelism": 1, "activeDeadlineSeconds": seconds,
@@ -103,19 +111,41 @@ class OnNode:
 
 
 class Diagnose(OnNode):
-    """diagnose: the tests that the action names, read and concluded as everywhere."""
+    """diagnose: the tests that the action names, read and concluded as everywhere. Argument `avoid`: spares that must not be the
+    other node of a test between two."""
+
+    def __init__(self, api: Api, setup: Setup, view: KubernetesView) -> None:
+        super().__init__(api, setup, view)
+        self.partner = Partner(api, setup, view, self.job)
 
     def begin(self, node: Obj, action: Action, now: int) -> tuple[Obj, dict[str, Any]]:
         asked = [t.strip() for t in str(action.args.get("tests") or "").split(",") if t.strip()] or list(self.probe.commands)
         if not self.probe.image or not any(t in self.probe.commands for t in asked):
             raise Refuse("not_supported")
         self.empty(node)
-        return {}, {"tests": asked, "level": action.args.get("level"), "device": action.args.get("device"),
-                    "fault": action.args.get("fault")}
+        asked, partner = self.partner.choose(node["metadata"]["name"], asked, avoided(action.args), not nodes_.ours(node))
+        more = {"tests": asked, "level": action.args.get("level"), "device": action.args.get("device"), "fault": action.args.get("fault")}
+        return {}, {**more, "partner": partner} if partner else more
+
+    def begin_test(self, node: Obj, entry: Entry, test: str, name: str, now: int) -> str:
+        """One between two nodes begins when the other one serves it."""
+        if not entry.more.get("partner") or test not in self.probe.servers:
+            return super().begin_test(node, entry, test, name, now)
+        address, why = self.partner.address(entry, test, name + SERVES, _left(entry, now))
+        if address is not None:
+            command = tuple(word.replace("{partner}", address) for word in self.probe.commands[test])
+            with suppress(ApiConflict):
+                self.api.create("Job", self.probe.namespace, self.job(node, entry, test, command, name, _left(entry, now)))
+        return why
+
+    def serving(self, entry: Entry) -> list[str]:
+        """Names of the Jobs that serve on the other node."""
+        return [job_name(entry, one) + SERVES for one in entry.more.get("tests") or () if one in self.probe.servers]
 
     def advance(self, node: Obj, entry: Entry, now: int) -> Progress:
         """Runs the next test; when all have ended, the conclusion. A pass is written on the node, with its time."""
         if self.taken_over(node) or not (nodes_.ours(node) or self.setup.spare_label in nodes_.labels(node)):
+            self.partner.try_release(entry, self.serving(entry))
             return Progress("FAILED", "other_hand")
         results: list[TestResult] = []
         for test in entry.more.get("tests") or ():
@@ -127,10 +157,17 @@ class Diagnose(OnNode):
                 return Progress("RUNNING", "policy", detail=f"{test} runs")
             text = output if test != "exit" else "" if code is None else str(code)
             results.append(TestResult(str(test), problem=why) if why else read_output(test, text, self.probe.need.get(test)))
+        self.partner.release(entry, self.serving(entry))
         count = nodes_.labels(node).get(GPU_COUNT, "")
         told = conclude(entry.more.get("fault"), entry.more.get("device"), results, int(count) if count.isdigit() else None)
         passed = {"metadata": {"annotations": {nodes_.CHECKED_AT: rfc3339(now)}}} if told.state == "DONE" else None
-        return Progress(told.state, told.reason, passed, detail=told.detail)
+        beside = f"; with {entry.more['partner']}" if entry.more.get("partner") else ""
+        return Progress(told.state, told.reason, passed, detail=told.detail + beside)
+
+    def expire(self, node: Obj, entry: Entry, reason: str) -> Progress:
+        """The Jobs end themselves by their own deadlines; the node stays out, the spare is free again."""
+        self.partner.try_release(entry, self.serving(entry))
+        return super().expire(node, entry, reason)
 
 
 class ResetGpu(OnNode):
@@ -182,6 +219,16 @@ class ResetGpu(OnNode):
         if hold is None or not any(name in self.setup.monitoring_labels for name in hold.labels):
             return None
         return nodes_.restore_changes(node, hold, self.setup.monitoring_labels)
+
+
+def job_name(entry: Entry, test: str) -> str:
+    """The name of a test's Job: the same for the same action and test."""
+    return f"greylag-{hashlib.sha256(entry.id.encode()).hexdigest()[:12]}-{test.replace('_', '-')}"[: 63 - len(SERVES)]
+
+
+def _left(entry: Entry, now: int) -> int:
+    """Seconds that a Job may run, so that its end can still be read."""
+    return max(60, (entry.until - now) // 1000 - EARLIER_SECONDS)
 
 
 def _exit(pod: Obj) -> int | None:

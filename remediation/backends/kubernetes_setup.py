@@ -16,7 +16,8 @@ class Probe:
 
     image, namespace: what they run and where. commands: by test (a name of `remediation.diagnose_output.TOOLS`), for a reset
     of a GPU the one `reset`; `{level}`, `{device}`, `{gpus}` (one, all) and `{pause_monitoring}` (true, false) in a word are
-    filled in. need: the least main number of a test.
+    filled in. need: the least main number of a test. servers: tests between two nodes, with what a spare runs meanwhile; the test's own
+    command gets the spare's address as `{partner}`. host_network: their pods stand in the node's own network, where the RDMA ports are.
     gpus: GPUs that they ask for, -1 = all of the node; gpu_resource: as the device plug-in names them. tolerate: further
     taint keys. service_account, privileged: as the pod's.
     """
@@ -25,6 +26,8 @@ class Probe:
     namespace: str = "greylag"
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     need: Mapping[str, float] = field(default_factory=dict)
+    servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    host_network: bool = False
     gpus: int = -1
     gpu_resource: str = "nvidia.com/gpu"
     tolerate: tuple[str, ...] = ()

@@ -13,14 +13,14 @@ from dataclasses import replace
 from core.errors import ConfigError, Refused
 from core.protocols import BackendPlugin, ControlDoor, NodeView, WorldView
 from core.types import Action, Outcome
-from remediation.backends import slurm_diagnose, slurm_jobs, slurm_nodes
+from remediation.backends import slurm_diagnose, slurm_jobs, slurm_nodes, slurm_shrink
 from remediation.backends.slurm_commands import NoSuchOption, Runner, Scheduler
-from remediation.backends.slurm_json import Cluster
+from remediation.backends.slurm_json import Cluster, SlurmJob
 from remediation.backends.slurm_site import Site, SlurmParams, Trace, Word, read_trace
 from remediation.kinds import FINAL
 
 REMEMBERED = 10_000
-JOB_WORDS = frozenset({"resume", "released", "resumed", "signalling", "signalled"})  # of a note that an action on a job leaves
+JOB_WORDS = frozenset({"resume", "released", "resumed", "signalling", "signalled", "shrinking"})  # of a note that an action on a job leaves
 Begin = Callable[[Site, Action, Cluster], Word]
 BEGIN: Mapping[str, Begin] = {
     "drain": slurm_nodes.begin_drain,
@@ -32,6 +32,7 @@ BEGIN: Mapping[str, Begin] = {
     "reset_gpu": slurm_diagnose.begin_reset,
     "resume_job": slurm_jobs.begin_resume,
     "restart_process": slurm_jobs.begin_restart,
+    "shrink_job": slurm_shrink.begin,
 }
 
 
@@ -93,9 +94,7 @@ class SlurmDoor:
         for job in cluster.jobs:
             mine = read_trace(job.admin_comment)
             if mine is not None and mine.id == action_id and mine.word in JOB_WORDS:
-                return lambda job=job, mine=mine: (  # type: ignore[misc]
-                    slurm_jobs.go_on_restart(mine) if mine.word.startswith("signal")
-                    else slurm_jobs.go_on_resume(site, mine, job, cluster))
+                return lambda job=job, mine=mine: self._job_word(mine, job, cluster)  # type: ignore[misc]
         return None
 
     def _traced(self, action_id: str, cluster: Cluster) -> Word | None:
@@ -117,6 +116,14 @@ class SlurmDoor:
             passed = trace.word == slurm_nodes.PASSED
             return Word("DONE" if passed else "FAILED", trace.rest or ("done" if passed else "diagnose_failed"))
         return slurm_nodes.DONE  # exclude_node: done by being written
+
+    def _job_word(self, trace: Trace, job: SlurmJob, cluster: Cluster) -> Word:
+        """What a job's note says of the action in it."""
+        if trace.word.startswith("signal"):
+            return slurm_jobs.go_on_restart(trace)
+        if trace.word == "shrinking":
+            return slurm_shrink.go_on(self._site, trace, job, cluster)
+        return slurm_jobs.go_on_resume(self._site, trace, job, cluster)
 
     def _told(self, action_id: str, word: Word) -> Outcome:
         began = self._began.get(action_id)
@@ -161,6 +168,9 @@ def site_of(params: SlurmParams) -> Site:
     for name, words in params.diagnose.programs.items():
         if not words:
             raise ConfigError("backend", f"diagnose.programs.{name}", [], "a command as a list of words is needed")
+    for name in params.diagnose.pairs:
+        if name not in params.diagnose.programs:
+            raise ConfigError("backend", "diagnose.pairs", name, "a test that diagnose.programs has a command for is needed")
     if params.diagnose.output and not params.diagnose.output.startswith("/"):
         raise ConfigError("backend", "diagnose.output", params.diagnose.output, "an absolute path is needed")
     user = params.user or ("root" if params.prefix else getpass.getuser())

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -57,10 +58,10 @@ class Runner:
         """What a program that only shows something printed, as the user that Greylag runs as. Raises as `run`."""
         return replace(self, prefix=()).run(program, *args)
 
-    def run(self, program: str, *args: str, text: str | None = None) -> str:
-        """What the program printed. text: its standard input. Raises Unavailable, Refused or NoSuchOption."""
+    def run(self, program: str, *args: str, text: str | None = None, cwd: str | None = None) -> str:
+        """What the program printed. text: its standard input; cwd: where it runs. Raises Unavailable, Refused or NoSuchOption."""
         path = os.path.join(self.folder, program) if self.folder else program
-        code, out, said = call((*self.prefix, path, *args), self._environment(), self.seconds, text)
+        code, out, said = call((*self.prefix, path, *args), self._environment(), self.seconds, text, cwd)
         if code == 0:
             return out
         raise _error(program, said or out, code)
@@ -73,12 +74,13 @@ class Runner:
         return env
 
 
-def call(words: Sequence[str], env: Mapping[str, str], seconds: float, text: str | None = None) -> tuple[int, str, str]:
+def call(words: Sequence[str], env: Mapping[str, str], seconds: float, text: str | None = None,
+         cwd: str | None = None) -> tuple[int, str, str]:
     """(exit status, output, error output) of a command. One that takes longer is ended with all that it started. Raises
     Unavailable for one that cannot be started, does not end, or prints what is no UTF-8."""
     try:
         process = subprocess.Popen(words, env=dict(env), stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd=cwd)
     except OSError as error:
         raise Unavailable(f"{words[0]} cannot be started ({error.strerror})") from None
     except ValueError:
@@ -211,6 +213,12 @@ class Scheduler:
     def set_job(self, job: int, *words: str) -> None:
         """Changes a job that waits."""
         self.runner.run("scontrol", "update", f"jobid={job}", *words)
+
+    def shrink(self, job: int, nodes: str) -> None:
+        """A running job goes on with these of its nodes. scontrol leaves a script for the job's shell where it runs: it is not ours
+        to hand on, and goes with the folder."""
+        with tempfile.TemporaryDirectory(prefix="greylag-shrink-") as folder:
+            self.runner.run("scontrol", "update", f"jobid={job}", f"nodelist={nodes}", cwd=folder)
 
     def release(self, job: int) -> None:
         """Lets a held job start."""

@@ -3,6 +3,8 @@
 A drained node takes no job. So the node is put into a reservation that only we may use, taken back for as long as the
 test runs, and drained again before the reservation goes. Whatever ends Greylag between these steps leaves the node in the
 reservation, where nobody else's work gets to it.
+
+A test between two nodes (`diagnose.pairs`) takes a spare as the other one: both stand in the reservation, and the job has both.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from pathlib import Path
 from core.errors import Refused, Unavailable
 from core.types import Action
 from remediation.backends.slurm_commands import call
+from remediation.backends.slurm_hosts import join
+from remediation.backends.slurm_jobs import spares
 from remediation.backends.slurm_json import Cluster, SlurmJob, SlurmNode
 from remediation.backends.slurm_nodes import PASSED, find
 from remediation.backends.slurm_site import (
@@ -34,6 +38,9 @@ _BEGIN, _END = "=== greylag test ", "=== greylag exit "
 _SECTION = re.compile(rf"^{_BEGIN}(\w+)\n(.*?)^{_END}(\d+)\n", re.MULTILINE | re.DOTALL)
 READ_SECONDS, LARGEST_BYTES = 5.0, 16_000_000
 KEEP_OUT = "maint,ignore_jobs"
+# The job gets none of our environment: a shell knows where programs are all the same, what it starts does not; and what it starts
+# by srun would get none of the job's, either.
+WAY = 'export PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; unset SLURM_EXPORT_ENV'
 NOT_PAUSED = 75  # EX_TEMPFAIL: our own word of a reset's script
 
 
@@ -45,7 +52,24 @@ def begin(site: Site, action: Action, cluster: Cluster) -> Word:
     if not wanted:
         _place(site, action, cluster)
         raise Refused("not_supported", "diagnose.programs names none of the tests")
-    return _submit(site, action, cluster, "diagnose", _about(action, wanted), _script(site, action, wanted))
+    wanted, partner = _paired(site, action, cluster, wanted)
+    return _submit(site, action, cluster, "diagnose", _about(action, wanted, partner), _script(site, action, wanted, partner), partner)
+
+
+def _paired(site: Site, action: Action, cluster: Cluster, wanted: list[str]) -> tuple[list[str], str | None]:
+    """(the tests that are run, the partner of those between two nodes, None where there are none). Raises Refused `target_busy`
+    where a node that is out has to wait for a partner; a spare is tested without one rather than not at all."""
+    pairs = [one for one in wanted if one in site.params.diagnose.pairs]
+    if not pairs:
+        return wanted, None
+    avoid = {name.strip() for name in str(action.args.get("avoid") or "").split(",")}  # unchecked, drifted, or failed their own test
+    free = [name for name in spares(site, cluster) if name != action.target.node and name not in avoid]
+    if free:
+        return wanted, free[0]
+    alone = [one for one in wanted if one not in pairs]
+    if alone and site.kept_spare(action.target.node or "", cluster):
+        return alone, None
+    raise Refused("target_busy", f"no spare is free to be the other node of {', '.join(pairs)}")
 
 
 def begin_reset(site: Site, action: Action, cluster: Cluster) -> Word:
@@ -66,7 +90,7 @@ def begin_reset(site: Site, action: Action, cluster: Cluster) -> Word:
 def _reset_script(site: Site, words: list[str], pause: bool) -> str:
     """The command, and around it what stops and starts the monitoring: it is started again however the job ends, and nothing is
     reset where it could not be stopped."""
-    lines = ["#!/bin/sh"]
+    lines = ["#!/bin/sh", WAY]
     if pause and site.params.resume_monitoring:
         lines += ["again() { trap - EXIT TERM INT; " + f"{shlex.join(site.params.resume_monitoring)} </dev/null; " + 'exit "$1"; }',
                   "trap 'again $?' EXIT", "trap 'again 143' TERM INT"]
@@ -87,15 +111,18 @@ def _place(site: Site, action: Action, cluster: Cluster) -> tuple[SlurmNode, boo
     return node, spare
 
 
-def _submit(site: Site, action: Action, cluster: Cluster, word: str, about: str, script: str) -> Word:
+def _submit(site: Site, action: Action, cluster: Cluster, word: str, about: str, script: str, partner: str | None = None) -> Word:
     node, spare = _place(site, action, cluster)
     how = site.params.diagnose
     place = site.params.spares if spare else testing_reservation(node.name)
-    if not spare and place not in cluster.reservations:
-        site.scheduler.reserve(place, node.name, site.user, KEEP_OUT, "infinite")
+    both, kept = join((node.name, partner) if partner else (node.name,)), cluster.reservations.get(place)
+    if not spare and kept is None:
+        site.scheduler.reserve(place, both, site.user, KEEP_OUT, "infinite")
+    elif not spare and partner and kept is not None and partner not in kept.nodes:
+        site.scheduler.set_reservation(place, f"nodes={both}")
     if not spare and ("DRAIN" in node.flags or node.base == "DOWN"):
         site.scheduler.resume(node.name)
-    options = ["--nodes=1", f"--nodelist={node.name}", "--exclusive", f"--reservation={place}", "--no-requeue", "--export=NIL",
+    options = [f"--nodes={2 if partner else 1}", f"--nodelist={both}", "--exclusive", f"--reservation={place}", "--no-requeue", "--export=NIL",
                f"--job-name={TEST_JOB}", f"--time={max(1, how.minutes)}", "--chdir=/", f"--output={_output(site, '%j')}",
                f"--comment={write_trace(action.id, word, about)}"]
     if how.partition:
@@ -104,25 +131,33 @@ def _submit(site: Site, action: Action, cluster: Cluster, word: str, about: str,
     return RUNS
 
 
-def _about(action: Action, tests: list[str]) -> str:
+def _about(action: Action, tests: list[str], partner: str | None) -> str:
     """What the reading of the results needs, for a Greylag that starts anew."""
     device = action.args.get("device")
     safe = device if isinstance(device, str) and re.fullmatch(r"[\w:./-]{1,60}", device) else "-"
     fault = action.args.get("fault")
-    return f"node={action.target.node} fault={fault if isinstance(fault, str) else '-'} device={safe} tests={','.join(tests)}"
+    about = f"node={action.target.node} fault={fault if isinstance(fault, str) else '-'} device={safe} tests={','.join(tests)}"
+    return f"{about} partner={partner}" if partner else about
 
 
 def _output(site: Site, job: str) -> str:
     return f"{site.params.diagnose.output.rstrip('/')}/{TEST_JOB}-{job}.out" if site.params.diagnose.output else "/dev/null"
 
 
-def _script(site: Site, action: Action, tests: list[str]) -> str:
+def _script(site: Site, action: Action, tests: list[str], partner: str | None) -> str:
     """A script that runs the tests one after another; every word is quoted, nothing of the action is looked at by the shell.
-    Its status is that of the first test that failed."""
-    fill = {"{level}": str(action.args.get("level") or 2), "{device}": str(action.args.get("device") or "")}
-    lines = ["#!/bin/sh", "status=0"]
+    Its status is that of the first test that failed. Of two nodes Slurm runs it on either: a test of one node is sent to it."""
+    node = action.target.node or ""
+    fill = {"{level}": str(action.args.get("level") or 2), "{device}": str(action.args.get("device") or ""), "{node}": node,
+            "{partner}": partner or ""}
+    lines = ["#!/bin/sh", WAY, "status=0"]
+    if partner and site.params.conf:
+        lines.append(f"export SLURM_CONF={shlex.quote(site.params.conf)}")
+    srun = f"{site.params.folder.rstrip('/')}/srun" if site.params.folder else "srun"
     for one in tests:
         words = [fill.get(word, word) for word in site.params.diagnose.programs[one]]
+        if partner and one not in site.params.diagnose.pairs:
+            words = [srun, "--nodes=1", "--ntasks=1", f"--nodelist={node}", *words]
         lines += [f"echo {shlex.quote(_BEGIN + one)}", f"{shlex.join(words)} </dev/null", "code=$?",
                   f"printf '\\n%s%s\\n' {shlex.quote(_END)} $code", '[ "$status" -ne 0 ] || status=$code']
     return "\n".join((*lines, "exit $status", ""))
@@ -168,7 +203,7 @@ def _result(site: Site, job: SlurmJob, about: dict[str, str]) -> Word:
     fault, device = about.get("fault", "-"), about.get("device", "-")
     results = _read(site, job, about.get("tests", "").split(","))
     found = conclude(None if fault == "-" else fault, None if device == "-" else device, results, site.params.diagnose.gpus or None)
-    return Word(found.state, found.reason, found.detail)
+    return Word(found.state, found.reason, f"{found.detail}; with {about['partner']}" if "partner" in about else found.detail)
 
 
 def _read(site: Site, job: SlurmJob, tests: list[str]) -> list[TestResult]:

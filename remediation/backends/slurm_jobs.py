@@ -59,7 +59,8 @@ def idle(site: Site, job: SlurmJob, cluster: Cluster) -> list[str]:
 
 def spares(site: Site, cluster: Cluster) -> list[str]:
     """The spares that can be had now."""
-    return [name for name in usable(site, cluster.nodes, cluster) if site.state(cluster.nodes[name], cluster) == "spare"]
+    return [name for name in usable(site, cluster.nodes, cluster)
+            if site.state(cluster.nodes[name], cluster) == "spare" and site.maintenance(name, cluster) is None]
 
 
 def can_go_on(site: Site, job: SlurmJob, cluster: Cluster, without: str | None) -> bool:
@@ -120,22 +121,24 @@ def let_nodes_go(site: Site, job: SlurmJob, cluster: Cluster | None) -> None:
 def stop(site: Site, job: SlurmJob, action_id: str, word: str, since: int | None = None) -> None:
     """Notes why, then puts the job back into the queue, held. since: as `write_note`."""
     before = read_trace(job.admin_comment)
-    known = _numbers(before) if before is not None and before.id == action_id else {}
+    known = numbers_of(before) if before is not None and before.id == action_id else {}
     write_note(site, job, action_id, word, known.get("restarts", job.restarts), known.get("nodes", job.node_count),
                known.get("before", since))
     site.scheduler.stop(job.id)
 
 
-def write_note(site: Site, job: SlurmJob, action_id: str, word: str, restarts: int, nodes: int, since: int | None = None) -> None:
+def write_note(site: Site, job: SlurmJob, action_id: str, word: str, restarts: int, nodes: int, since: int | None = None,
+               to: int | None = None) -> None:
     """Our part of the administrators' comment; what others wrote there stays behind it. since: what was saved after it (ms) is
-    not to be loaded."""
+    not to be loaded. to: how many nodes it is to have."""
     ours, _, others = job.admin_comment.partition(" | ") if read_trace(job.admin_comment) else ("", "", job.admin_comment)
-    text = write_trace(action_id, word, f"restarts={restarts} nodes={nodes}" + ("" if since is None else f" before={since}"))
+    rest = [f"restarts={restarts}", f"nodes={nodes}"] + [f"{k}={v}" for k, v in (("before", since), ("to", to)) if v is not None]
+    text = write_trace(action_id, word, " ".join(rest))
     if ours != text:
         site.scheduler.note(job.id, f"{text} | {others}" if others else text)
 
 
-def _numbers(trace: Trace) -> dict[str, int]:
+def numbers_of(trace: Trace) -> dict[str, int]:
     return {key: int(value) for key, value in _NUMBER.findall(trace.rest)}
 
 
@@ -184,7 +187,7 @@ def begin_resume(site: Site, action: Action, cluster: Cluster) -> Word:
     """Requeues the job, or lets go one that we stopped. Raises Refused."""
     job = find(site, action.target.job, cluster.jobs)
     trace = read_trace(job.admin_comment)
-    known = _numbers(trace) if trace is not None else {}
+    known = numbers_of(trace) if trace is not None else {}
     before, nodes = known.get("restarts", job.restarts), known.get("nodes", job.node_count)
     stopped = trace is not None and trace.word in STOPPED and trace.id.partition("/")[0] == action.incident and job.restarts == before + 1
     since = _distrusted_since(action, job)
@@ -216,7 +219,7 @@ def _go_on(site: Site, action_id: str, job: SlurmJob, cluster: Cluster, restarts
 
 def go_on_resume(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster) -> Word:
     """One step further towards the job running again."""
-    known = _numbers(trace)
+    known = numbers_of(trace)
     before = known.get("restarts", job.restarts)
     if trace.word == "resumed":
         return DONE
@@ -256,7 +259,7 @@ def _let_go(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster, needs: in
     have = usable(site, kept.nodes, cluster) if kept is not None else []
     more = idle(site, job, cluster)[: max(0, needs - len(have))]
     words = [f"excnodelist={join((*job.excluded, *bad))}"] if bad else []
-    known = _numbers(trace)
+    known = numbers_of(trace)
     if "before" in known:
         words.append(f"comment={_comment(site, job, known['before'])}")
     if not _elsewhere_reserved(job):

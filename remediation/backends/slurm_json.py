@@ -47,6 +47,7 @@ class SlurmJob:
 
     het_id, array_id: 0 = it is none. array_task: None = it is no task, or it stands for all tasks that wait.
     exit_code: 0 = it ended well, None = unknown. held: it waits and will not start until somebody lets it. Times are ms.
+    batch_host: the node of its batch script, empty = unknown.
     """
 
     id: int
@@ -74,6 +75,7 @@ class SlurmJob:
     end_at: int = 0
     exit_code: int | None = None
     clear: bool = True
+    batch_host: str = ""
 
     @property
     def ref(self) -> str:
@@ -233,7 +235,7 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
         task if array else None, _text(row.get("comment")), _text(row.get("admin_comment")),
         _number(row.get("restart_cnt")) or 0, held, reason, expand(_text(row.get("excluded_nodes"))),
         _text(row.get("resv_name")), _ms(row.get("submit_time")), _ms(row.get("start_time")), _ms(row.get("end_time")),
-        _exit_code(row.get("exit_code")))
+        _exit_code(row.get("exit_code")), batch_host=_text(row.get("batch_host")))
 
 
 def _exit_code(value: Any) -> int | None:

@@ -19,6 +19,7 @@ from remediation.kinds import HANDS
 
 MINE = "greylag-"  # how the names of our reservations begin
 TEST_JOB = "greylag-diagnose"
+TESTING = f"{MINE}diagnose-"  # of the reservations that keep others off nodes under test
 _TRACE = re.compile(r"greylag: (?P<id>[^\s|]{1,120}) (?P<word>[a-z_]+)(?: (?P<rest>[^|]*))?")
 # Reasons that slurmctld gives by itself (src/slurmctld: node_mgr.c, ping_nodes.c, power_save.c): the node fell out, no hand took it.
 _SLURMS_OWN = ("not responding", "node unexpectedly rebooted", "low realmemory", "low cpus", "low tmpdisk", "low socket",
@@ -45,11 +46,13 @@ class OptInParams:
 @dataclass(frozen=True, slots=True)
 class DiagnoseParams:
     """How a diagnosis runs as a job. programs: by the name of a test (dcgm, nccl, ib_write_bw, fio, service, exit) its command
-    as a list of words; `{level}` and `{device}` are filled in. need: the least that a test's main number must reach. gpus:
+    as a list of words; `{level}`, `{device}`, `{node}` and `{partner}` are filled in. pairs: tests that need a second node, a spare:
+    their commands run in an allocation of both. need: the least that a test's main number must reach. gpus:
     how many GPUs a node should have; 0 = not told. output: a folder that the nodes and Greylag share; empty: only the
     exit statuses count. partition: empty = the default one. minutes: the longest that one may run."""
 
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pairs: tuple[str, ...] = ()
     need: Mapping[str, float] = field(default_factory=dict)
     gpus: int = 0
     output: str = ""
@@ -177,15 +180,28 @@ class Site:
             return "drained"
         if "NOT_RESPONDING" in words or node.base not in _WORKS:
             return "unknown"
+        kept = self.kept_spare(node.name, cluster) and (node.base == "IDLE" or self.tested(node.name, cluster))
+        return "spare" if kept else "in_service"
+
+    def kept_spare(self, node: str, cluster: Cluster) -> bool:
+        """It stands in the spares' reservation."""
         spare = cluster.reservations.get(self.params.spares)
-        return "spare" if spare is not None and node.name in spare.nodes and node.base == "IDLE" else "in_service"
+        return spare is not None and node in spare.nodes
+
+    def tested(self, node: str, cluster: Cluster) -> bool:
+        """A test of ours runs there, or will: as the one that is tested, or as its partner."""
+        lent = any(one.name.startswith(TESTING) and node in one.nodes for one in cluster.reservations.values())
+        return lent or any(job.name == TEST_JOB and job.user == self.user for job in cluster.on(node))
 
     def busy(self, node: SlurmNode, cluster: Cluster) -> bool:
         """Something runs there, by the list of jobs or, where PrivateData hides some from us, by the node's own state."""
         return bool(cluster.on(node.name)) or bool({node.base, *node.flags} & _BUSY)
 
     def maintenance(self, node: str, cluster: Cluster) -> str | None:
-        """The reservation for maintenance that takes the node out now, or soon."""
+        """The reservation for maintenance that takes the node out now, or soon. A spare that a test of ours is using is not to
+        be had, either, and is a spare all the same."""
+        if self.kept_spare(node, cluster) and self.tested(node, cluster):
+            return TEST_JOB
         now = self.now()
         soon = now + round(self.params.maintenance_ahead_seconds * 1000)
         for one in cluster.reservations.values():
@@ -207,7 +223,7 @@ class Site:
 
 def testing_reservation(node: str) -> str:
     """The reservation that keeps others off a node while it is tested."""
-    return f"{MINE}diagnose-{node}"
+    return f"{TESTING}{node}"
 
 
 def job_reservation(job: SlurmJob) -> str:

@@ -114,7 +114,7 @@ class Controllers:
 
             def starts(new: Obj, node: str = node) -> None:
                 new["spec"]["nodeName"] = node
-                new["status"] = {"phase": "Running", "startTime": self.cluster.stamp(),
+                new["status"] = {"phase": "Running", "startTime": self.cluster.stamp(), "podIP": f"10.0.0.{sum(node.encode()) % 250 + 1}",
                                  "conditions": [{"type": "Ready", "status": "True"}]}
             self.cluster.change(pod, starts, "kubelet")
 

@@ -51,6 +51,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("", "v1", "nodes", "Node", False, ("no",), fields=("metadata.name", "spec.unschedulable")),
     Kind("", "v1", "namespaces", "Namespace", False, ("ns",), fields=("metadata.name", "status.phase")),
     Kind("", "v1", "pods", "Pod", True, ("po",), ("status", "log", "eviction"), fields=POD_FIELDS),
+    Kind("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
     Kind("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",)),
     Kind("batch", "v1", "jobs", "Job", True),
     Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",)),
@@ -69,14 +70,17 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 
 @dataclass(frozen=True)
 class Rule:
-    """An RBAC rule. namespace None: a ClusterRole's, for all namespaces."""
+    """An RBAC rule. namespace None: a ClusterRole's, for all namespaces. names: resourceNames, empty = any."""
 
     groups: tuple[str, ...]
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     namespace: str | None = None
+    names: tuple[str, ...] = ()
 
-    def allows(self, verb: str, group: str, resource: str, namespace: str | None) -> bool:
+    def allows(self, verb: str, group: str, resource: str, namespace: str | None, name: str | None = None) -> bool:
+        if self.names and name not in self.names:
+            return False
         return (verb in self.verbs or "*" in self.verbs) and (group in self.groups or "*" in self.groups) \
             and (resource in self.resources or "*" in self.resources) \
             and (self.namespace is None or self.namespace == namespace)
@@ -300,7 +304,7 @@ class Cluster:
         watch = request.query.get("watch") in ("true", "1")
         verb = _verb(request.method, where, watch)
         resource = where.kind.plural + (f"/{where.sub}" if where.sub else "")
-        if rules is not None and not any(r.allows(verb, where.kind.group, resource, where.namespace) for r in rules):
+        if rules is not None and not any(r.allows(verb, where.kind.group, resource, where.namespace, where.name) for r in rules):
             scope = f'in the namespace "{where.namespace}"' if where.namespace else "at the cluster scope"
             name = f' "{where.name}"' if where.name else ""
             raise Problem(403, "Forbidden", f'{_full(where.kind)}{name} is forbidden: User "{user}" cannot {verb} resource '

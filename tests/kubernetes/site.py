@@ -116,6 +116,13 @@ class Site:
         self.controllers.run()
         return made
 
+    def listens(self, kind: str = "Job", name: str = "train", namespace: str = "ml") -> None:
+        """The job's launchers read the ConfigMap of its namespace, as docs/kubernetes.md sets it up."""
+        job = self.cluster.get(kind, name, namespace)
+        assert job is not None
+        self.cluster.change(job, lambda o: o["metadata"].setdefault("annotations", {}).update({"greylag.io/restarts-processes": "true"}))
+        self.cluster.make("ConfigMap", "greylag-restarts", namespace, data={"other": "inc-0/1/1"})
+
     def budget(self, app: str = "train", least: int = 4, namespace: str = "ml") -> Obj:
         """A disruption budget over a job's pods."""
         return self.cluster.make("PodDisruptionBudget", app, namespace, spec={

@@ -10,6 +10,8 @@ import pytest
 from core.errors import Unavailable
 from tests.kubernetes.fake import Answer, Request
 from tests.kubernetes.site import Site, action
+from tests.kubernetes.test_pairs import diagnose as measure
+from tests.kubernetes.test_pairs import made as bandwidth
 from tests.kubernetes.test_probe import dcgm
 
 
@@ -31,6 +33,13 @@ class Cut:
 
 def prepared(kind: str) -> Site:
     """A cluster in which the action can begin."""
+    if kind == "diagnose_pair":
+        return paired()
+    if kind == "restart_process":
+        site = Site(nodes=5)
+        site.jobset()
+        site.listens("JobSet")
+        return site
     watched = {"monitoring_labels": {"nvidia.com/gpu.deploy.dcgm-exporter": "false"}} if kind == "reset_gpu" else {}
     site = Site(nodes=5, behaviour=lambda p: (0, dcgm()) if "greylag.io/diagnosis" in p["metadata"].get("labels", {}) else None, **watched)
     if watched:
@@ -48,8 +57,17 @@ def prepared(kind: str) -> Site:
     return site
 
 
+def paired() -> Site:
+    """n1 is ours, and its test has a spare as the other node."""
+    site = bandwidth(391.2)
+    site.jobset(pods=3)
+    return site
+
+
 def asked(kind: str) -> Any:
-    if kind == "shrink_job":
+    if kind == "diagnose_pair":
+        return measure(name="inc-1/1/1")
+    if kind in ("shrink_job", "restart_process"):
         return action(kind, job="train")
     if kind.startswith("resume"):
         return action("resume_job", job="train")
@@ -84,7 +102,7 @@ def traces(site: Site) -> Any:
     node, job = site.get(), site.cluster.get("JobSet", "train", "ml") or site.cluster.get("PyTorchJob", "train", "ml")
     assert job is not None
     return {"spec": node["spec"], "labels": node["metadata"]["labels"], "job": job["spec"], "job_generation": job["metadata"]["generation"],
-            "spare": site.get("s1")["spec"], "probes": len([j for j in site.cluster.all("Job") if j["metadata"]["namespace"] == "greylag"]),
+            "spare": site.get("s1")["spec"], "lent": (site.get("s1")["metadata"].get("annotations") or {}).get("greylag.io/partner-of"), "probes": len([j for j in site.cluster.all("Job") if j["metadata"]["namespace"] == "greylag"]),
             "failed": sum(j["status"].get("failed", 0) for j in site.cluster.all("Job")), "where": site.where()}
 
 
@@ -108,7 +126,8 @@ def walk(kind: str, step: Callable[[int], bool]) -> tuple[int, list[str]]:
     return points, wrong
 
 
-KINDS = ("drain", "exclude_node", "undrain", "replace", "reboot", "diagnose", "reset_gpu", "resume_job", "resume_queued", "shrink_job")
+KINDS = ("drain", "exclude_node", "undrain", "replace", "reboot", "diagnose", "diagnose_pair", "reset_gpu", "resume_job", "resume_queued", "shrink_job",
+         "restart_process")
 
 
 @pytest.mark.chaos

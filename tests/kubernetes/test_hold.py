@@ -485,7 +485,7 @@ def test_a_node_that_goes_away_fails_the_action():
     assert (site.door.poll("inc-1/1/1").state, site.door.poll("inc-1/1/1").reason) == ("FAILED", "node_unknown")
 
 
-@pytest.mark.parametrize("kind", ["restart_process", "notify"])
+@pytest.mark.parametrize("kind", ["escalate", "notify"])
 def test_what_it_cannot_do_is_refused(kind):
     """By name."""
     told = made().door.submit(Action("inc-1/1/1", kind, Target("job", job="train"), {}, 60.0, "act", "inc-1", 1, 1, T0, "policy"))

@@ -22,7 +22,7 @@ def manifest(name: str) -> list[dict]:
 
 def single_rules(name: str) -> list[Rule]:
     """One rule for each verb on each resource."""
-    return [Rule((group,), (resource,), (verb,), doc["metadata"].get("namespace"))
+    return [Rule((group,), (resource,), (verb,), doc["metadata"].get("namespace"), tuple(rule.get("resourceNames") or ()))
             for doc in manifest(name) if doc["kind"] in ("ClusterRole", "Role") for rule in doc["rules"]
             for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]]
 
@@ -55,6 +55,8 @@ def all_that_it_does(rules: list[Rule]) -> str:
             expect(site, action("replace", name="inc-1/1/3"))
             expect(site, action("undrain", name="inc-1/1/5"))
             site.view.nodes()
+            site.listens()
+            expect(site, action("restart_process", name="inc-1/1/6", job="train"))
         expect(site, action("resume_job", name="inc-1/1/4", job="train"))
         site.restart()
         if site.door.poll("inc-1/1/4").state != "DONE":

@@ -68,7 +68,8 @@ def test_all_forms_that_users_have_are_read(tmp_path: Path, form: str) -> None:
     ("{name: a, logPattern: x, expectedStartCutOffInSeconds: soon}", "a number is needed"),
     ("{name: a, logPattern: x, expectedRecurringFrequencyInSeconds: .nan}", "a number is needed"),
     ("{name: a, logPattern: x, expectedRecurringFrequencyInSecond: 5}", "did you mean 'expectedRecurringFrequencyInSeconds'"),
-    ("{name: a, logPattern: x, faultOnMatch: true}", "an unknown key"),
+    ("{name: a, logPattern: x, faultOnMatch: 'yes'}", "true or false is needed"),
+    ("{name: a, logPattern: x, faultOnMatch: false}", "can find nothing"),
     ("{name: a, logPattern: '(x)', metricThreshold: 5}", "metricThreshold and operator go together"),
     ("{name: a, logPattern: '(x)', operator: lt}", "metricThreshold and operator go together"),
     ("{name: a, logPattern: 'x', metricThreshold: 5, operator: lt}", "a group in parentheses"),
@@ -104,6 +105,13 @@ def test_the_configuration_names_the_file_and_check_reads_it(tmp_path: Path) -> 
     config.write_text("logs: [{kind: kernel, path: /tmp/*.log, rules: rules.yaml}]\n")
     with pytest.raises(ConfigError, match="rules are for logs of kind trainer"):
         check_config(config)
+
+
+def test_a_line_that_is_a_fault_by_itself_is_told_each_time(tmp_path: Path) -> None:
+    """`faultOnMatch` of the operator's elastic agent: such a line is an event with its text, those right after it are the same one."""
+    one = RuleWatch(read_rules(file(tmp_path, "- {name: OOM, logPattern: '.*OutOfMemoryError.*', faultOnMatch: true}")), "llm")
+    assert says(one, [(0, "step 1"), (5, "rank3: torch.OutOfMemoryError: CUDA"), (6, "step 2"), (9, "OutOfMemoryError again"),
+                      (99, "OutOfMemoryError once more"), (999, None)]) == [(5, "OOM", "fault"), (99, "OOM", "fault")]
 
 
 # --- a log under rules ------------------------------------------------------------------------------------------------

@@ -73,6 +73,12 @@ def test_what_has_no_counterpart_is_said_in_a_line_each():
     assert policy.mode == "observe"
 
 
+def test_lines_that_are_a_fault_by_themselves_are_the_operators():
+    """`faultOnMatch` of its elastic agent: said in a note, and the log rules are read with it."""
+    _, notes = read(MANIFEST + '    - {name: OOM, logPattern: ".*OutOfMemoryError.*", faultOnMatch: true}\n')
+    assert sum("faultOnMatch" in note for note in notes) == 1
+
+
 @pytest.mark.parametrize(("keys", "ladder"), [
     ("restartPolicy: {numRestartBeforeFullJobRestart: 2, evalPeriodSeconds: 60, maxFullJobRestarts: 2}", "ppfppfpp"),
     ("restartPolicy: {numRestartBeforeFullJobRestart: 2, evalPeriodSeconds: 60, maxFullJobRestarts: 0}", "pp"),

@@ -27,14 +27,19 @@ rules:
   verify: {quiet_seconds: 60, step_time_ratio_max: 1.05, deadline_seconds: 300}
   finally: escalate
 """
+HOURS_MS = 3 * 3_600_000  # for so long the hot one has been measured: it is not likely to pass
 HOT, DEAD = Target("gpu", "n2", "1", "GPU-2", "train", 5), Target("gpu", "n1", "3", "GPU-1", "train", 11)
 
 
 def two_of_one_job(spares=2, **more):
     """A dead GPU on n1 and a hot one on n2, both of the job `train`."""
     owner = Owner(policy(REPLACES), cluster(spares=spares))
-    owner.facts.steps = [(0, 2.0), (T0 + 1, 3.0)]
-    owner.open(incident("inc-1", "gpu_lost", culprit=DEAD, findings=("fnd-1",)), incident("inc-2", culprit=HOT, findings=("fnd-2",)))
+    owner.facts.steps = [(0, 2.0), (T0 - HOURS_MS + 1, 3.0)]
+    hot = incident("inc-2", culprit=HOT, findings=("fnd-2",), onset_at=T0 - HOURS_MS, opened_at=T0 - HOURS_MS, lost_gpu_hours=24.0)
+    owner.open(hot)
+    owner.facts.findings = [finding(owner.at, "thermal_throttle", HOT, "fnd-2")]
+    owner.tick()
+    owner.open(incident("inc-1", "gpu_lost", culprit=DEAD, findings=("fnd-1",)))
     owner.world.lasts = {"drain": 15, "replace": 60, "resume_job": 15, **more}
     return owner
 

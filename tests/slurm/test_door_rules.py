@@ -162,6 +162,18 @@ def test_a_node_that_is_tested_is_ours_and_out() -> None:
     assert seen((read.Reservation("spares", ("n1",)),)) == ("spare", None)
 
 
+def test_a_spare_that_a_test_uses_is_a_spare_that_is_not_to_be_had() -> None:
+    """As the one that is tested, or as the other node of a test: Slurm shows it as allocated, and a spare that seems to have gone
+    into service would count as new when it is back."""
+    site = site_of(SlurmParams(user="greylag"))
+    node, spares = read.SlurmNode("n1", "ALLOCATED"), read.Reservation("spares", ("n1",))
+    mine, anothers = (job(name="greylag-diagnose", user=user, nodes=("n1",), states=frozenset({"RUNNING"})) for user in ("greylag", "ada"))
+    for jobs, rows, state, busy in (((mine,), (spares,), "spare", "greylag-diagnose"), ((anothers,), (spares,), "in_service", None),
+                                    ((), (spares, read.Reservation("greylag-diagnose-n2", ("n2", "n1"))), "spare", "greylag-diagnose")):
+        view = site.view(node, read.Cluster({"n1": node}, jobs, {r.name: r for r in rows}))
+        assert (view.state, view.held_by, view.maintenance) == (state, None, busy)
+
+
 def test_a_node_drains_while_a_job_is_on_it() -> None:
     """Also while its processes end, and where PrivateData hides the job from us."""
     assert seen(base="ALLOCATED", flags=DRAIN, **OURS) == ("draining", "greylag")

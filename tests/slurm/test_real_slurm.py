@@ -93,7 +93,7 @@ def test_it_keeps_the_promises_of_every_door(real: Slurm) -> None:
     promises.answers_alike(one, drain, lambda: (real.folder / "log" / "slurmctld.log").read_text().count(f"reason set to: greylag: {INCIDENT}/1/1"))
     assert promises.ends(one, drain, lambda: time.sleep(0.1)).state == "DONE"
     promises.refuses(one, action("undrain", "n1", 2), "not_diagnosed")
-    promises.refuses(one, action("shrink_job", "1", 3), "not_supported")
+    promises.refuses(one, action("notify", "n1", 3), "not_supported")
     promises.refuses(one, action("resume_job", "999", 4), "job_unknown")
 
 
