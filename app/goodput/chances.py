@@ -30,13 +30,20 @@ HALF = 0.5  # Jeffreys' count for a rate
 @dataclass(frozen=True, slots=True)
 class Chance:
     """Of one fault. recall, small: found, at an impact of 5 % and more and below it. top1: at the right part, where found.
-    p50_seconds, sigma: of the log-normal delay."""
+    p50_seconds, sigma: of the log-normal delay. tied: of the incidents that are not at the right part for sure, those in which the
+    right one and another look alike (a scorecard counts such a tie as half a hit): they are unsure and not wrong."""
 
     recall: float
     small: float
     top1: float
     p50_seconds: float
     sigma: float
+    tied: float = 0.0
+
+    def place(self, rng: np.random.Generator) -> str:
+        """`right`, `tied` or `wrong`."""
+        drawn, wrong = float(rng.random()), (1.0 - self.top1) * (1.0 - self.tied)
+        return "wrong" if drawn < wrong else "tied" if drawn < wrong + 2.0 * (1.0 - self.top1) * self.tied else "right"
 
     def delay_ms(self, rng: np.random.Generator) -> int:
         """A delay from the fault's onset."""
@@ -125,8 +132,16 @@ def _chance(row: Mapping[str, Any], macro: Mapping[str, Any]) -> Chance:
     if middle is None:
         raise ValueError("more than half of its faults were missed, so it has no delay")
     sigma = math.log(max(1.0, p95 / p50)) / Z95 if p50 and p95 else _spread(macro)
-    return Chance(recall, value("small", recall), value("localisation_top1", macro["localisation_top1"] or 0.0),
-                  max(1.0, float(middle)), sigma)
+    top1 = value("localisation_top1", macro["localisation_top1"] or 0.0)
+    return Chance(recall, value("small", recall), top1, max(1.0, float(middle)), sigma, _tied(row, top1))
+
+
+def _tied(row: Mapping[str, Any], top1: float) -> float:
+    """Of the misses of the right part, the share that no misplaced incident accounts for."""
+    kinds = row["incidents"]
+    n = int(kinds.get("right", 0)) + int(kinds.get("misplaced", 0))
+    missed = (1.0 - top1) * n
+    return max(0.0, 1.0 - int(kinds.get("misplaced", 0)) / missed) if missed > 0 else 0.0
 
 
 def _spread(macro: Mapping[str, Any]) -> float:

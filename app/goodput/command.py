@@ -13,17 +13,19 @@ from app.evaluate.plan import TUNING_SEEDS
 from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS
 from app.goodput.chances import OF_A_JOB, Chances, read_chances
 from app.goodput.study import TIMES, Span, compare
+from app.goodput.whole import agreement, compare_whole
 from core.errors import BadInput
 from fleet.rates import groups
 from fleet.times import all_times
-from remediation.policy import read_policy
+from remediation.policy import Policy, read_policy
 
 SIZES = (64, 512, 2048)
 
 
 @dataclass(frozen=True, slots=True)
 class GoodputOptions:
-    """scorecard: what `greylag evaluate --out` wrote. nodes: sizes of the fleet. seeds: how many months of each size."""
+    """scorecard: what `greylag evaluate --out` wrote. nodes: sizes of the fleet. seeds: how many months of each size. whole: node-days
+    through the whole path in place of the months, kept in `out` as they end."""
 
     scorecard: str | None
     policy: str | None = None
@@ -32,6 +34,7 @@ class GoodputOptions:
     seeds: int = 1
     first_seed: int | None = None
     out: str | None = None
+    whole: float = 0.0
 
 
 def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show: Callable[[str], None]) -> int:
@@ -39,14 +42,18 @@ def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show:
     if options.scorecard is None:
         raise BadInput("evaluate", "--goodput", "no scorecard",
                        "delays, misses and false alarms are drawn from one: --scorecard FILE, as `greylag evaluate --out FILE` writes it")
-    if not 0 < options.days <= 366 or any(not 8 <= n <= 4096 for n in options.nodes) or not 1 <= options.seeds <= 1000:
-        raise BadInput("evaluate", "--goodput", (options.nodes, options.days, options.seeds), "8 to 4096 nodes, up to 366 days, 1 to 1000 seeds")
+    if not 0 < options.days <= 366 or any(not 8 <= n <= 4096 for n in options.nodes) or not 1 <= options.seeds <= 1000 \
+            or not 0 <= options.whole <= 10_000:
+        raise BadInput("evaluate", "--goodput", (options.nodes, options.days, options.seeds, options.whole),
+                       "8 to 4096 nodes, up to 366 days, 1 to 1000 seeds, up to 10000 node-days of the whole path")
     file = options.policy or str(files("sample_data").joinpath("policies", "act.yaml"))
     chances, policy = read_chances(options.scorecard), read_policy(file)
     first = TUNING_SEEDS if options.first_seed is None else options.first_seed
     spans = [Span(n, options.days, first + s) for n in options.nodes for s in range(options.seeds)]
     for line in heading(chances, options.policy or "act.yaml as shipped"):
         show(line)
+    if options.whole > 0:
+        return _whole(options, chances, policy, first, tell, show)
     rows = []
     for row in compare(spans, chances, policy, tell):
         rows.append(row)
@@ -56,6 +63,22 @@ def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show:
                               "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions()}
         Path(options.out).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0
+
+
+def _whole(options: GoodputOptions, chances: Chances, policy: Policy, first: int, tell: Callable[[str], None],
+           show: Callable[[str], None]) -> int:
+    """The stretches through the whole path; 1 where they do not agree with the months' model."""
+    rows = []
+    for row in compare_whole(options.whole, first, chances, policy, options.out, tell):
+        rows.append(row)
+        drawn = sorted(row["drawn"])
+        show(f"{row['nodes']:>5} nodes {row['days']:g} d seed {row['seed']}: whole path {row['goodput_ratio']:.2%} ({row['faults']} faults, "
+             f"{row['incidents']} incidents, healthy nodes acted on {row['healthy_nodes_acted_on']}, {row['cpu_seconds']:g} s CPU); "
+             f"from event to event {drawn[0]:.2%} to {drawn[-1]:.2%}")
+    end = agreement(rows)
+    show(f"{end['node_days']:g} node-days through the whole path: goodput {end['goodput_ratio']:.2%}, from event to event {end['low']:.2%} to "
+         f"{end['high']:.2%}: {'they agree' if end['agrees'] else 'THEY DO NOT AGREE'}; healthy nodes acted on {end['healthy_nodes_acted_on']}")
+    return 0 if end["agrees"] else 1
 
 
 def heading(chances: Chances, policy: str) -> list[str]:

@@ -11,14 +11,18 @@ from fleet.plants import NEVER
 
 RETRY_MS, LOOK_MS, TRIES = 60_000, 15_000, 240
 DEADLINE_SECONDS = 7200.0
+# How everybody starts a job again: all processes anew, as a scheduler's requeue does, and as the shipped policies say.
+ARGS: dict[str, dict[str, object]] = {"resume_job": {"mode": "full"}}
 
 
 @dataclass(slots=True)
 class Errand:
     """steps: (verb, target), in order; neighbours with the same verb are done at one time. A step that fails or is refused is tried
-    again after a minute, TRIES times in all. asked: the operations under way, by step."""
+    again after a minute, TRIES times in all. asked: the operations under way, by step. counts: how often each was asked for of a node
+    or job, whoever's errand it was: by that the operation is named, and from its name it draws how long it takes, so that changing
+    the same node takes as long in all arms."""
 
-    name: str
+    counts: dict[str, int]
     steps: Sequence[tuple[str, Target]]
     next_at: int = 0
     done: int = 0
@@ -54,9 +58,11 @@ class Errand:
         """Asks for a step, or after it; its state."""
         if index not in self.asked:
             self.tries += 1
-            self.asked[index] = f"{self.name}/{index}/{self.tries}"
             verb, target = self.steps[index]
-            operations.submit(self.asked[index], verb, target, {}, DEADLINE_SECONDS)
+            key = f"errand/{verb}/{target.node or target.job}"
+            self.counts[key] = self.counts.get(key, 0) + 1
+            self.asked[index] = f"{key}/{self.counts[key]}"
+            operations.submit(self.asked[index], verb, target, ARGS.get(verb, {}), DEADLINE_SECONDS)
         state = operations.poll(self.asked[index]).state
         if state != "RUNNING":
             del self.asked[index]
@@ -72,12 +78,13 @@ class Errands:
     operations: Operations
     running: dict[str, Errand] = field(default_factory=dict)
     count: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
 
     def begin(self, job: str, steps: Sequence[tuple[str, Target]], at: int) -> None:
         """Begins one for the job where none is under way."""
         if job not in self.running:
             self.count += 1
-            self.running[job] = Errand(f"errand-{job}-{self.count}", steps, at)
+            self.running[job] = Errand(self.counts, steps, at)
 
     def step(self, at: int) -> None:
         """All of them, at `at` (ms)."""

@@ -38,8 +38,11 @@ class Span:
 
 
 def month(span: Span) -> Scenario:
-    """One training job on all nodes, faults at the published rates, no look-alikes: these are in the scorecard's false rates."""
-    shape = {"pp": min(16, max(1, span.nodes // 8)), "checkpoint_every_seconds": CHECKPOINT_SECONDS, "last_step": 50_000_000}
+    """One training job on all nodes, faults at the published rates, no look-alikes: these are in the scorecard's false rates. It saves
+    at each full and half hour, so that a failure costs the same work in all arms: else each earlier restart of an arm moves its saves,
+    and what is left of a month is how lucky they then fall."""
+    shape = {"pp": min(16, max(1, span.nodes // 8)), "checkpoint_every_seconds": CHECKPOINT_SECONDS,
+             "checkpoint_on_clock": True, "last_step": 50_000_000}
     fleet = FleetSpec(span.nodes, max(2, span.nodes // NODES_A_SPARE), TYPE, None, "D", 15, 30, TIMES)
     draft = Scenario(name=f"goodput-{span.nodes}", about="A month at published rates.", seed=span.seed, fleet=fleet,
                      jobs=(JobSpec(JOB, "training", None, shape, None),), schedule=(), duration=f"{span.days:g}d", rates=RatesSpec())
@@ -54,10 +57,11 @@ def limits_for(policy: Policy, nodes: int) -> Policy:
                                           per_job_per_day=math.ceil(limits.per_job_per_day * times)))
 
 
-def run_arm(arm: str, scenario: Scenario, chances: Chances, policy: Policy, tell: Callable[[str], None]) -> dict[str, Any]:
-    """One arm to the end. goodput_ratio: productive share of all GPU time, spares and repairs included."""
+def run_arm(arm: str, scenario: Scenario, chances: Chances, policy: Policy, tell: Callable[[str], None], draw: int = 0) -> dict[str, Any]:
+    """One arm to the end. draw: which of the draws of what is found. goodput_ratio: productive share of all GPU time, spares and
+    repairs included."""
     began = process_cpu_seconds()
-    event = EventWorld(scenario, [lambda e: Watching(e, chances, policy, scenario.seed) if arm == GREYLAG else ARMS[arm](e)])
+    event = EventWorld(scenario, [lambda e: Watching(e, chances, policy, scenario.seed, draw) if arm == GREYLAG else ARMS[arm](e)])
     event.advance(scenario.end_ms, lambda line: tell(f"{arm}: {line}"))
     spent, whole = event.world.goodput.gpu_seconds(), event.world.goodput.elapsed_gpu_seconds()
     row: dict[str, Any] = {

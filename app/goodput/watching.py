@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from app.evaluate.score import COUNTED_IMPACT
-from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS, Restarting, hard
+from app.goodput.arms import BY_HAND, NOTICED_MS, PERSON_MS, REQUEUE_MS, Restarting, hard, make_room
 from app.goodput.chances import OF_A_JOB, Chances
 from core.clock import TICK_MS
 from core.faults import faults
@@ -28,15 +28,21 @@ from fleet.frames import FleetDoor
 from fleet.operations import Operations
 from fleet.plants import NEVER, Planted
 from fleet.running import Running
+from fleet.state import node_views
 from remediation.engine import Engine
 from remediation.kinds import on_node
 from remediation.policy import Policy
 
 DAY_MS = 86_400_000
-# Detectors let go of a part after about eight clear ticks, and a false incident is over when its cause is (our reading).
-OFF_MS, FALSE_MS = 120_000, 900_000
+# Detectors let go of a part after about eight clear ticks. A false incident is over when its cause is: log-normal like all that passes,
+# a quarter of an hour on average (our reading).
+OFF_MS, FALSE_MEAN_MS, FALSE_SIGMA = 120_000, 900_000, 0.8
+# How sure an incident is of one of two parts that look alike.
+TIED = 0.5
 # What a false incident makes of its job's pace: a tenth (our reading).
 FALSE_SLOWER = 0.1
+# How long what a job's step took is remembered: longer than an incident takes to open.
+HISTORY_MS = 3 * 3_600_000
 # How often an incident that only waits is looked at, and one whose job runs again.
 WAIT_MS, PROOF_MS = 60_000, 30_000
 # A node is healthy where nothing was wrong with it for so long: longer than evidence may be old.
@@ -63,17 +69,20 @@ class Told:
     event: EventWorld
     at: int
     findings: tuple[Finding, ...]
+    slowed: frozenset[str] = frozenset()  # jobs of which a false incident has it that they are slower
+    known: dict[str, JobState | None] = field(default_factory=dict)
+    paces: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # by job: since when a step took how long
 
     def step_seconds(self, job: str, start: int, end: int) -> float | None:
-        """What a step takes now; of a time that is over, what a healthy one takes."""
+        """What a step takes now, or took last at a time that is over."""
         running = self.event.world.jobs.get(job)
         if not isinstance(running, RateJob) or not running._usual_ms:
             return None
         usual = running._usual_ms / 1000
         if end < self.at:
-            return usual
+            return next((seconds for since, seconds in reversed(self.paces.get(job, ())) if since <= end), usual)
         stands = not running.alive or running.hung_rank is not None or running.phase not in ("train", "eval", "checkpoint") or math.isnan(running.step_seconds)
-        return None if stands else usual * running.factor
+        return None if stands else usual * running.factor * (1.0 + FALSE_SLOWER if job in self.slowed else 1.0)
 
     def open_findings(self) -> Sequence[Finding]:
         """Those of the open cases."""
@@ -81,8 +90,11 @@ class Told:
 
     def job(self, job: str) -> JobState | None:
         """The job with its phase."""
-        running = self.event.world.jobs.get(job)
-        return None if running is None else JobState(job, running.phase, tuple(self.event.world.nodes[n].name for n in running.nodes))
+        if job not in self.known:
+            running = self.event.world.jobs.get(job)
+            self.known[job] = None if running is None else JobState(
+                job, running.phase, tuple(self.event.world.nodes[n].name for n in running.nodes))
+        return self.known[job]
 
     def checkpoint(self, job: str) -> Checkpoint:
         """The newest complete one."""
@@ -128,11 +140,13 @@ class OneLook(FleetDoor):
 
     def __init__(self, operations: Operations) -> None:
         super().__init__(operations)
-        self._seen: Mapping[str, NodeView] | None = None
+        self._seen: dict[str, NodeView] = {}
+        self._told: Mapping[str, tuple[object, ...]] = {}
+        self._new = True
 
     def forget(self) -> None:
         """Something may have changed."""
-        self._seen = None
+        self._new = True
 
     def submit(self, action: Action) -> Outcome:
         """As the fleet's."""
@@ -141,8 +155,14 @@ class OneLook(FleetDoor):
 
     def nodes(self) -> Mapping[str, NodeView]:
         """As the fleet's."""
-        if self._seen is None:
-            self._seen = super().nodes()
+        if self._new:
+            self._new, world = False, self._operations.world
+            on = {index: job.name for job in reversed(world.jobs.values()) for index in job.nodes}
+            now = {n.name: (n.state, n.held_by, on.get(n.index), world.checked.get(n.index)) for n in world.nodes}
+            changed = [name for name, one in now.items() if self._told.get(name) != one]
+            if changed:
+                # Views are made for what changed alone, in the order of the nodes; what was handed out before stays as it was.
+                self._seen, self._told = {**self._seen, **node_views(world, changed)}, now
         return self._seen
 
 
@@ -156,6 +176,7 @@ class Watching:
     chances: Chances
     policy: Policy
     seed: int
+    draw: int = 0
     cases: dict[str, Case] = field(default_factory=dict)
     healthy_acted: list[tuple[int, str, str]] = field(default_factory=list)
     actions: dict[str, int] = field(default_factory=dict)
@@ -173,12 +194,13 @@ class Watching:
         self._coming: list[tuple[int, Case]] = []
         self._ill: dict[int, int] = {}
         self._began: set[tuple[str, int]] = set()
-        self._rng = np.random.default_rng([self.seed, 8106])
+        self._rng = np.random.default_rng([self.seed, 8106, *([self.draw] if self.draw else [])])
         self._tick = 0
         self._look_at = 0
         self._revision = -1
         self._lost_at = self.event.world.now_ms
         self._pace: dict[str, tuple[int, float]] = {}
+        self._paces: dict[str, list[tuple[int, float]]] = {}
         self._draw_false()
 
     # --- what is found ------------------------------------------------------------------------------------------------
@@ -195,7 +217,8 @@ class Watching:
                 opened = scenario.start_ms + int(at)
                 part = Target("gpu", node, str(int(rng.integers(self.event.world.kind.gpus)))) if faults()[fault].owner == "infra" \
                     else Target("node", node)
-                self._coming.append((opened, self._case(fault, None, None if of_a_job else part, opened, opened, False, opened + FALSE_MS)))
+                lasts = round(FALSE_MEAN_MS * math.exp(FALSE_SIGMA * float(rng.standard_normal()) - FALSE_SIGMA**2 / 2))
+                self._coming.append((opened, self._case(fault, None, None if of_a_job else part, opened, opened, False, opened + lasts)))
         self._coming.sort(key=lambda one: one[0])
 
     def _notice(self, at: int) -> None:
@@ -213,17 +236,20 @@ class Watching:
             self._seen.add(id(planted))
             chance, rng = self.chances.faults[planted.plugin.fault], self._rng
             found = float(rng.random()) < (chance.recall if hard(planted) or planted.severity >= COUNTED_IMPACT else chance.small)
-            delay, right = chance.delay_ms(rng), float(rng.random()) < chance.top1
+            delay, placed = chance.delay_ms(rng), chance.place(rng)
             other = int(rng.integers(self.event.scenario.fleet.nodes))
             if not found:
                 self.missed += 1
                 continue
             self.found += 1
             culprit = self._culprit(planted)
-            if culprit is not None and not right:
+            if culprit is not None and placed == "wrong":
                 culprit = Target("node", self.event.world.nodes[other].name)
             opens = max(at, planted.at) + delay
-            self._coming.append((opens, self._case(planted.plugin.fault, planted, culprit, planted.at, opens, right)))
+            case = self._case(planted.plugin.fault, planted, culprit, planted.at, opens, placed != "wrong")
+            if placed == "tied":
+                case.incident = replace(case.incident, confidence=min(TIED, case.incident.confidence))
+            self._coming.append((opens, case))
         self._coming.sort(key=lambda one: one[0])
 
     def _culprit(self, planted: Planted) -> Target | None:
@@ -274,6 +300,9 @@ class Watching:
         for case in self.cases.values():
             if case.told_at is None or case.planted is None or at < case.told_at + PERSON_MS or case.quiet_since is not None:
                 continue
+            if case.planted.plugin.fault in BY_HAND:
+                make_room(self.event, case.planted)
+                continue
             for name in case.incident.jobs:
                 job = self.event.world.jobs[name]
                 if job.alive and name not in self.fallback.hands_off:
@@ -300,7 +329,7 @@ class Watching:
             case.incident = replace(case.incident, lost_gpu_hours=case.lost)
         findings = tuple(self._finding(case, at) for case in self.cases.values()
                          if case.quiet_since is None or at - case.quiet_since < OFF_MS)
-        told = Told(self.event, at, findings)
+        told = Told(self.event, at, findings, self._slowed(), paces=self._paces)
         step = self.engine.step(at, [case.incident for case in self.cases.values()], told)
         for incident in step.incidents:
             case = self.cases[incident.id]
@@ -324,6 +353,19 @@ class Watching:
             case.lost += sum(gpus * max(least, share) for name in case.incident.jobs for gpus, share in [pace.get(name, (0, 0.0))]) * span / 3.6e6
         self._lost_at = at
         self._pace = {name: (job.ranks, _lost_share(job)) for name, job in self.event.world.jobs.items()}
+        self._remember(Told(self.event, at, (), self._slowed()))
+
+    def _slowed(self) -> frozenset[str]:
+        return frozenset(job for case in self.cases.values() if case.planted is None and case.quiet_since is None for job in case.incident.jobs)
+
+    def _remember(self, told: Told) -> None:
+        """Keeps how fast the jobs were lately."""
+        for job in self.event.world.jobs:
+            seconds, kept = told.step_seconds(job, told.at, told.at), self._paces.setdefault(job, [])
+            if seconds is not None and (not kept or kept[-1][1] != seconds):
+                kept.append((told.at, seconds))
+                while len(kept) > 1 and kept[1][0] < told.at - HISTORY_MS:
+                    del kept[0]
 
     def _finding(self, case: Case, at: int) -> Finding:
         one = case.incident
@@ -352,6 +394,8 @@ class Watching:
         for ident, case in list(self.cases.items()):
             quiet = case.quiet_since is not None and at - case.quiet_since >= OFF_MS
             if case.incident.state in CLOSED_STATES or (quiet and case.incident.state not in ("acting", "verifying")):
+                over = case.incident if case.incident.state in CLOSED_STATES else replace(case.incident, state="resolved", reason="quiet")
+                self.engine.over(at, [over])
                 del self.cases[ident]
 
     def _next_look(self, at: int) -> int:

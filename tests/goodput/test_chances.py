@@ -52,6 +52,24 @@ def test_a_faults_own_figures_are_drawn_from(tmp_path):
     assert np.quantile(drawn, 0.95) == pytest.approx(400_000, rel=0.1)
 
 
+def test_a_tie_is_unsure_and_not_wrong(tmp_path):
+    """A scorecard counts two parts that look alike as half a hit; where no incident was misplaced, none is drawn elsewhere."""
+    row = {**_row(top1=0.875), "incidents": {"right": 4}}
+    chance, rng = read_chances(written(tmp_path, faults__gpu_slow=row)).faults["gpu_slow"], np.random.default_rng(3)
+    drawn = [chance.place(rng) for _ in range(2000)]
+    assert "wrong" not in drawn
+    assert drawn.count("tied") / 2000 == pytest.approx(0.25, abs=0.04)
+
+
+def test_a_misplaced_incident_is_drawn_on_another_part(tmp_path):
+    """One of four was."""
+    row = {**_row(top1=0.75), "incidents": {"right": 3, "misplaced": 1}}
+    chance, rng = read_chances(written(tmp_path, faults__gpu_slow=row)).faults["gpu_slow"], np.random.default_rng(3)
+    drawn = [chance.place(rng) for _ in range(2000)]
+    assert "tied" not in drawn
+    assert drawn.count("wrong") / 2000 == pytest.approx(0.25, abs=0.04)
+
+
 def test_a_fault_without_figures_gets_the_macro_ones(tmp_path):
     """Nothing was planted of it: it is not taken for found."""
     chance = read_chances(written(tmp_path, faults__gpu_slow=_row(None, None, None, None))).faults["gpu_slow"]

@@ -74,6 +74,41 @@ def test_people_find_what_is_slow_and_stays_the_next_day():
     assert event.world.faults[0].cured_at - event.world.faults[0].at > NOTICED_MS
 
 
+FULL, POISON = Entry(fault="disk_full", at="1h", seed=5), Entry(fault="job_crash_loop", at="11h", for_="30m", seed=6)
+
+
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_saves_that_fail_are_put_right_by_a_person_in_all_arms(arm):
+    """A full disk: ten hours later a job that dies has lost the work since its last save, and not all of it. No node is touched for
+    either of the two."""
+    event, watcher = left(ARMS[arm], quiet(8, 0.5, FULL, POISON))
+    assert event.world.faults[0].cured_by == "hand"
+    assert event.world.goodput.gpu_seconds()["lost_work"] < 64 * 2 * 3600
+    assert all(node.state in ("in_service", "spare") for node in event.world.nodes)
+    assert isinstance(watcher, Restarting)
+
+
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_a_node_that_kills_its_job_again_and_again_is_found_by_all_arms(arm):
+    """Short of memory it is slow first, then the kernel kills a rank and its log says so: the job is started without that node."""
+    event, _ = left(ARMS[arm], quiet(8, 0.5, Entry(fault="memory_pressure", at="1h", for_="20h", severity=2.0, seed=3)))
+    job = event.world.jobs["pretrain"]
+    assert event.world.faults[0].place.rows[0] not in job.nodes
+    assert (job.alive, job.run) == (True, 2)
+
+
+def test_what_only_leaves_marks_is_no_reason_for_an_oracle_to_stop_a_job():
+    """Silent corruption costs no pace here, so a stop for it wins nothing."""
+    assert left(Oracle, quiet(8, 0.5, Entry(fault="silent_corruption", at="1h", seed=3)))[1].errands.count == 0
+
+
+def test_a_fault_behind_a_slower_one_is_worth_a_stop_only_together_with_it():
+    """Two slow GPUs for the rest of the day: the slowest sets the pace, so both are changed, in one stop."""
+    event, watcher = left(Oracle, quiet(64, 0.5, LONG, replace(LONG, at="61m", seed=4)))
+    assert watcher.errands.count <= 2
+    assert not {p.place.rows[0] for p in event.world.faults} & set(event.world.jobs["pretrain"].nodes)
+
+
 def watching(tmp_path, scenario, **changed):
     chances, policy = read_chances(written(tmp_path, **changed)), read_policy(str(ACT))
     return left(lambda event: Watching(event, chances, policy, scenario.seed), scenario)
@@ -106,7 +141,7 @@ def test_what_is_missed_stays(tmp_path):
 
 def test_acting_on_the_wrong_node_is_counted(tmp_path):
     """Wrong parts that are as sure as right ones: the study must see a healthy node drained."""
-    wrong = {"faults__gpu_slow": _row(1.0, 0.0), "calibration__confidence__bins": [{"said": 0.95, "true": {"value": 0.5, "n": 9}}]}
+    wrong = {"faults__gpu_slow": {**_row(1.0, 0.0), "incidents": {"right": 0, "misplaced": 9}}, "calibration__confidence__bins": [{"said": 0.95, "true": {"value": 0.5, "n": 9}}]}
     _, watcher = watching(tmp_path, quiet(8, 0.5, LONG), **wrong)
     assert watcher.healthy_acted
 
