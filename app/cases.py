@@ -36,7 +36,7 @@ NOTHING = "nothing"
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseOptions:
     """What `greylag cases add` was asked for. expect: `FAULT`, `FAULT@NODE`, `FAULT@NODE/DEVICE`, `FAULT@job=NAME`, or `nothing`.
-    incident: of a store. as_told: what a replay says now is true."""
+    incident: of a store. as_told: what a replay says now is true. must_not: as expect, what no incident may say."""
 
     name: str
     paths: tuple[str, ...]
@@ -46,6 +46,7 @@ class CaseOptions:
     expect: tuple[str, ...] = ()
     incident: str | None = None
     as_told: bool = False
+    must_not: tuple[str, ...] = ()
     inventory: str | None = None
     note: str = ""
 
@@ -87,15 +88,15 @@ def differences(truth: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, 
     left = list(told)
     out = []
     for one in truth:
-        hit = next((t for t in left if _same(one, t)), None)
+        hit = next((t for t in left if same_incident(one, t)), None)
         if hit is None:
-            out.append(f"missing: {_words(one)}")
+            out.append(f"missing: {words_of(one)}")
         else:
             left.remove(hit)
-    return out + [f"too much: {_words(one)}" for one in left]
+    return out + [f"too much: {words_of(one)}" for one in left]
 
 
-def _same(truth: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+def same_incident(truth: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     """What the truth leaves open may be anything; `culprit: null` beside a scope says that no part may be named."""
     if truth["fault"] != told["fault"] or truth.get("scope") not in (None, told["scope"]):
         return False
@@ -107,7 +108,8 @@ def _same(truth: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     return culprit is not None and all(culprit.get(key) == value for key, value in part.items())
 
 
-def _words(one: Mapping[str, Any]) -> str:
+def words_of(one: Mapping[str, Any]) -> str:
+    """A truth or an incident as `FAULT@NODE/DEVICE`."""
     part = one.get("culprit") or {}
     place = "/".join(str(part[key]) for key in ("node", "device") if part.get(key)) or (f"job={part['job']}" if part.get("job") else "")
     return f"{one['fault']}@{place}" if place else str(one["fault"])
@@ -116,7 +118,7 @@ def _words(one: Mapping[str, Any]) -> str:
 # --- adding -----------------------------------------------------------------------------------------------------------
 def add(options: CaseOptions) -> dict[str, Any]:
     """Makes a case and gives what its `case.json` says. Raises BadInput; nothing is left of a case that could not be made."""
-    folder = _checked(options)
+    folder, forbidden = _checked(options), [expected(text) for text in options.must_not]
     span, truth = _span(options), [expected(text) for text in options.expect if text != NOTHING]
     if options.incident is not None:
         span, truth = _of_incident(options, span)
@@ -144,7 +146,8 @@ def add(options: CaseOptions) -> dict[str, Any]:
     if options.as_told:
         truth = [truth_of(one) for one in told_of([str(folder)])]
     case = {"name": options.name, "from": ", ".join(Path(p).name for p in options.paths), "start": rfc3339(first), "end": rfc3339(last),
-            "samples": samples, "events": events, "incidents": truth, "note": options.note}
+            "samples": samples, "events": events, "incidents": truth,
+            "must_not": forbidden, "note": options.note}
     (folder / FILE).write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return case
 
@@ -239,7 +242,9 @@ def check(paths: Sequence[str]) -> list[dict[str, Any]]:
     out = []
     for folder in _cases(paths):
         case = read_case(folder)
-        found = differences(case["incidents"], told_of([str(folder)]))
+        told = told_of([str(folder)])
+        found = differences(case["incidents"], told)
+        found += [f"must not be said: {words_of(t)}" for t in told if any(same_incident(row, t) for row in case.get("must_not", ()))]
         out.append({"name": case["name"], "right": not found, "differences": found})
     return out
 
@@ -250,10 +255,19 @@ def read_case(folder: Path) -> dict[str, Any]:
     try:
         case = json.loads(file.read_text(encoding="utf-8"))
         assert isinstance(case["name"], str)
-        assert all(one["fault"] in faults() for one in case["incidents"])
     except (OSError, ValueError, KeyError, TypeError, AssertionError):
         raise BadInput(str(file), "", "a file that is no case", "a case.json as `greylag cases add` writes it is needed") from None
-    return dict(case)
+    return case_of(case, str(file))
+
+
+def case_of(said: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """What a case says is true (`incidents`) and must not be said (`must_not`), checked. Raises BadInput."""
+    try:
+        rows = [*said["incidents"], *said.get("must_not", ())]
+        assert all(one["fault"] in faults() and isinstance(one.get("culprit"), Mapping | None) for one in rows)
+    except (KeyError, TypeError, AttributeError, AssertionError):
+        raise BadInput(file, "", "a file that is no case", "a case.json as `greylag cases add` writes it is needed") from None
+    return dict(said)
 
 
 def _cases(paths: Sequence[str]) -> list[Path]:

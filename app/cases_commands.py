@@ -23,6 +23,7 @@ def cases_add(
     expect: Annotated[list[str] | None, typer.Option(help="FAULT, FAULT@NODE, FAULT@NODE/DEVICE, FAULT@job=NAME, or `nothing`")] = None,
     incident: Annotated[str | None, typer.Option(help="an incident of the store: its time, and what became of it")] = None,
     as_told: Annotated[bool, typer.Option("--as-told", help="what a replay says now is right: somebody has looked at it")] = False,
+    must_not: Annotated[list[str] | None, typer.Option(help="as --expect: what no incident may say; may be repeated")] = None,
     inventory: Annotated[str | None, typer.Option(help="inventory.yaml; else the one beside the recording")] = None,
     note: Annotated[str, typer.Option(help="a few words for the others")] = "",
     as_json: AsJson = False,
@@ -30,7 +31,8 @@ def cases_add(
     """Keeps a span of telemetry with what is true of it, to be judged again after each change."""
     from app.cases import CaseOptions, add
 
-    case = add(CaseOptions(name, tuple(paths), out, start, end, tuple(expect or ()), incident, as_told, inventory, note))
+    case = add(CaseOptions(name, tuple(paths), out, start, end, tuple(expect or ()), incident, as_told, tuple(must_not or ()),
+                           inventory, note))
     true = ", ".join(one["fault"] for one in case["incidents"]) or "nothing"
     typer.echo(json.dumps(case) if as_json else f"{out}/{name}: {case['samples']} samples and {case['events']} events from "
                f"{case['start']} to {case['end']}; true is: {true}")

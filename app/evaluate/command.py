@@ -10,18 +10,20 @@ import hashlib
 import json
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from app import wiring
+from app.evaluate import recorded
 from app.evaluate.drive import run
 from app.evaluate.facts import Ran, from_data, to_data
 from app.evaluate.plan import NEVER_SHOWN, NOT_SHOWN_ON, SUITES, TUNING_SEEDS, Planned, plan_suite
 from app.evaluate.rates import base_rates
 from app.evaluate.report import details, table
 from app.evaluate.score import scorecard
+from app.lean import lean
 from core.clock import monotonic_seconds
 from core.errors import BadInput
 from fleet.build import all_plugins
@@ -29,6 +31,7 @@ from fleet.rates import groups
 from fleet.telemetry import TIERS
 
 PROCESSES = 2
+RECORDED = "recorded"  # the suite of recorded cases alone
 # Plans of one evaluation have seeds so far apart that none is planned twice.
 SEEDS_APART, MOST_TIMES = 1000, 50
 # Whose bytes decide what is found, beside the detectors' parameters.
@@ -39,7 +42,9 @@ CODE = ("detectors", "pipeline", "core", "fleet", "app/evaluate")
 class EvaluateOptions:
     """out: the scorecard's file, None = it is only printed. first_seed None = the first that is not for tuning with `out`,
     else 0. only: names of faults or plug-ins; only scenarios that have one are run. one: a scenario by its id, told in
-    full; tell_all: all of them are. processes: how many at a time. times: so many plans of the suite, from seeds of their own."""
+    full; tell_all: all of them are. processes: how many at a time. times: so many plans of the suite, from seeds of their own.
+    cases: recorded ones to be judged beside the shipped ones; truth: what is true of the only one. floor: exit status 1 where
+    recall or precision, each the mean over faults, is below, or a recorded case is not right."""
 
     suite: str
     first_seed: int | None = None
@@ -50,12 +55,15 @@ class EvaluateOptions:
     tell_all: bool = False
     processes: int = PROCESSES
     times: int = 1
+    cases: tuple[str, ...] = ()
+    truth: str | None = None
+    floor: float | None = None
 
 
 def evaluate(options: EvaluateOptions, tell: Callable[[str], None], show: Callable[[str], None]) -> int:
-    """Runs it. tell: progress; show: the answer. 0, or 1 where a scenario failed. Raises BadInput."""
-    if options.suite not in SUITES:
-        raise BadInput("evaluate", "--suite", options.suite, f"allowed are: {', '.join(SUITES)}")
+    """Runs it. tell: progress; show: the answer. 0, or 1 where a scenario failed or the floor is not reached. Raises BadInput."""
+    if options.suite not in (*SUITES, RECORDED):
+        raise BadInput("evaluate", "--suite", options.suite, f"allowed are: {', '.join((*SUITES, RECORDED))}")
     seed = options.first_seed if options.first_seed is not None else TUNING_SEEDS if options.out else 0
     if options.out and seed < TUNING_SEEDS:
         raise BadInput("evaluate", "--first-seed", seed, f"seeds below {TUNING_SEEDS} are for tuning: no scorecard is written of them")
@@ -63,7 +71,11 @@ def evaluate(options: EvaluateOptions, tell: Callable[[str], None], show: Callab
         raise BadInput("evaluate", "--out", options.out, "a scorecard is written of a whole suite only")
     if not 1 <= options.times <= MOST_TIMES:
         raise BadInput("evaluate", "--times", options.times, f"1 to {MOST_TIMES} is allowed")
-    plan = _chosen([p for turn in range(options.times) for p in plan_suite(options.suite, seed + SEEDS_APART * turn)], options)
+    cases = recorded.recorded(options.cases, options.truth)
+    if options.suite != RECORDED and not options.only and not options.one:
+        cases += recorded.recorded([str(recorded.SHIPPED)])
+    turns = range(options.times if options.suite != RECORDED else 0)
+    plan = _chosen([p for turn in turns for p in plan_suite(options.suite, seed + SEEDS_APART * turn)], options)
     settings = {**settings_of(options.suite, seed), "times": options.times}
     started = monotonic_seconds()
     runs = _all(plan, options, settings, tell)
@@ -72,14 +84,28 @@ def evaluate(options: EvaluateOptions, tell: Callable[[str], None], show: Callab
             show(line)
     if options.one:
         return 1 if runs[0].error else 0
+    judged = recorded.section(list(recorded.judge_all(cases, options.processes)))
     card = {"settings": {**settings, "scenarios": len(runs), "wall_seconds": round(monotonic_seconds() - started, 1),
                          "cpu_seconds": round(sum(r.cpu_seconds for r in runs), 1)},
-            **scorecard(runs, base_rates(groups(), all_plugins())), "cannot_show": cannot_show()}
+            **scorecard(runs, base_rates(groups(), all_plugins())), "cannot_show": cannot_show(), "cases": judged}
     for line in table(card):
         show(line)
     if options.out:
         Path(options.out).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return 1 if card["errors"] else 0
+    below = below_floor(card, options.floor)
+    for line in below:
+        show(line)
+    return 1 if card["errors"] or judged[recorded.FAILED] or below else 0
+
+
+def below_floor(card: Mapping[str, Any], floor: float | None) -> list[str]:
+    """One sentence for each thing that is worse than asked for; none without a floor."""
+    if floor is None:
+        return []
+    macro, cases = card["macro"], card["cases"]
+    out = [f"below the floor: {key} {macro[key]} is less than {floor}" for key in ("recall", "precision") if (macro[key] or 0.0) < floor] \
+        if card["settings"]["scenarios"] else []
+    return out + [f"below the floor: the recorded case {row['name']} is not right" for row in cases["cases"] if row["verdict"] != recorded.RIGHT]
 
 
 def _chosen(plan: list[Planned], options: EvaluateOptions) -> list[Planned]:
@@ -98,7 +124,7 @@ def settings_of(suite: str, seed: int) -> dict[str, Any]:
     """What a scorecard is a scorecard of. thresholds: of all parameters of all detectors; code: of all that judges or plays."""
     _, params = wiring.detectors({}, "evaluate")
     rows = sorted((name, sorted((key, repr(value)) for key, value in asdict(one).items())) for name, one in params.items())
-    return {"suite": suite, "first_seed": seed, **asdict(SUITES[suite]), "detectors": sorted(params),
+    return {"suite": suite, "first_seed": seed, **(asdict(SUITES[suite]) if suite in SUITES else {}), "detectors": sorted(params),
             "thresholds": hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16], "code": _code_hash()}
 
 
@@ -136,7 +162,7 @@ def _results(plan: Sequence[Planned], processes: int) -> Iterator[Ran]:
     if processes == 1:
         yield from map(safe_run, plan)
         return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, lean) as pool:
         yield from pool.imap_unordered(safe_run, plan)
 
 

@@ -26,8 +26,11 @@ from fleet.telemetry import TIERS
 STREAM = 8201
 TUNING_SEEDS = 10_000
 # A period: a fault begins in its first minutes, lasts, and there is time for the job to come back before the next.
-WARM_MINUTES, PERIOD_MINUTES, CALM_MINUTES = 5.0, 17.0, 60.0
+WARM_MINUTES, PERIOD_MINUTES, CALM_MINUTES = 5.0, 17.0, 9.0
 ONSET_MINUTES, LASTS_MINUTES = (0.5, 2.5), (10.0, 12.0)
+# What covers all nodes and stops no job shows within minutes and leaves nothing behind: it need not last as long, and as much later comes the next.
+BRIEF_PERIOD_MINUTES, BRIEF_LASTS_MINUTES = 12.0, (6.0, 7.5)
+WIDE_IN_TURN, MIXED_IN_TURN = 6, 3
 SMALL = 0.05            # below this impact a fault counts in the curve of recall against impact only
 LARGEST = 2.0           # a step three times as long stands for all that is slower
 JOB_NODES = 3
@@ -37,8 +40,10 @@ SERVERS, SERVER_NODES = 2, 2
 # A job that hung is killed after ten minutes, starts again after three and then loads: what makes it slow next comes so much later
 # and stays, for a run that has no past cannot be seen to become slower.
 AFTER_STOP_MINUTES = 3.5
-# A scenario with so many faults a job is full enough; else the fullest of some is taken.
-TRIES, ENOUGH = 12, 2.0
+# Of some drafts the one with the most faults for its cost is taken. A tick costs as much as so many nodes before it has any.
+TRIES, SIZES, EMPTY_COSTS_NODES = 12, (4, 5, 6, 8, 10, 12, 14, 16), 14
+# With fewer faults left than this the tier is what takes most of them: a scenario for one fault costs a third of a full one.
+FEW_LEFT = 40
 WIDE_PLACES = ("switch", "spine", "rack", "pdu", "cooling", "storage", "label", "fleet")
 # What needs longer than a period to show: checkpoints are minutes apart, a crash loop needs three runs, a disk fills, and a small
 # flap comes every five minutes (one is none: it counts from the third on).
@@ -55,10 +60,10 @@ NOT_SHOWN_ON: Mapping[tuple[str, str], str] = {
 # Memory that somebody holds beside a running job may be a second program's; it is told when the job has ended.
 ENDS_ITS_RUN, END_AFTER_SECONDS = "gpu_memory_leaked", (30.0, 120.0)
 ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
-TIER_WEIGHTS = {"A": 0.1, "B": 0.45, "C": 0.2, "D": 0.25}
+TIER_WEIGHTS = {"A": 0.2, "B": 0.5, "C": 0.2, "D": 0.1}
 TYPE_WEIGHT = 0.85      # of the usual node; the others share the rest
 # As long as there is something left that only the richest tier shows, so many more scenarios have it.
-RICH_SHARE = 0.2
+RICH_SHARE = 0.25
 RESTART = "3m"
 STRESSES = ("noise", "missing", "scrape")
 
@@ -67,20 +72,21 @@ STRESSES = ("noise", "missing", "scrape")
 class Suite:
     """positives: counted ones of each fault's name. wide: of each plug-in that covers many nodes, where its fault has local
     ones too. small: share of positives in addition that are below 5 %. calm, stress: how many such scenarios (stress: of
-    each kind). repeat: how often the whole is done, with other seeds."""
+    each kind). likes: look-alikes in a calm one. repeat: how often the whole is done, with other seeds."""
 
     positives: int
     wide: int
     small: float
     calm: int
     stress: int
+    likes: int = 6
     repeat: int = 1
 
 
 SUITES: dict[str, Suite] = {
-    "quick": Suite(1, 0, 0.0, 1, 0),
+    "quick": Suite(1, 0, 0.0, 1, 0, 3),
     "standard": Suite(20, 1, 0.05, 4, 1),
-    "full": Suite(40, 12, 0.4, 60, 8, 22),
+    "full": Suite(40, 12, 0.4, 66, 8, 6, 22),
 }
 
 
@@ -190,23 +196,32 @@ def _local(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Gene
     left = _items(_by_name(plugins, False), suite.positives, suite.small, plugins, rng)
     out = []
     while left:
-        best: tuple[_Draft, list[Item]] | None = None
-        for _ in range(TRIES):
-            tier = str(rng.choice(list(TIER_WEIGHTS), p=list(TIER_WEIGHTS.values())))
-            if rng.random() < RICH_SHARE and any(plugins[i.plant].tier == "D" for i in left):
-                tier = "D"
-            jobs = int(np.clip(len(left) // 3 + 1, FEWEST_JOBS, MOST_JOBS))
-            draft = _Draft(_type(rng), tier, jobs, np.random.default_rng(int(rng.integers(1 << 31))))
-            rest = _fill(draft, left, plugins)
-            if best is None or len(rest) < len(best[1]):
-                best = draft, rest
-            if len(left) - len(rest) >= ENOUGH * jobs:
-                best = draft, rest
-                break
-        if best is not None and len(best[1]) < len(left):
-            out.append(("local", "", _scenario(best[0]), 0.0))
-            left = best[1]
+        # The tier is drawn, not chosen: the richest would win each time.
+        draws = [(_tier(left, plugins, rng), _type(rng))] * TRIES
+        if len(left) < FEW_LEFT:
+            draws = [(_tier(left, plugins, rng), _type(rng)) for _ in draws]
+        most = int(np.clip(len(left) // 3 + 2, FEWEST_JOBS, MOST_JOBS))
+        sizes = [size for size in SIZES if size <= most]
+        drafts = [_Draft(kind, tier, int(rng.choice(sizes)), np.random.default_rng(int(rng.integers(1 << 31)))) for tier, kind in draws]
+        rests = [_fill(draft, left, plugins) for draft in drafts]
+        worth = [(len(left) - len(rest)) / (EMPTY_COSTS_NODES + draft.jobs * JOB_NODES) for draft, rest in zip(drafts, rests, strict=True)]
+        best = int(np.argmax(worth))
+        if worth[best] > 0:
+            out.append(("local", "", _scenario(drafts[best]), 0.0))
+            left = rests[best]
     return out
+
+
+def _tier(left: Sequence[Item], plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> str:
+    if rng.random() < RICH_SHARE and any(plugins[i.plant].tier == "D" for i in left):
+        return "D"
+    return _drawn(rng)
+
+
+def _drawn(rng: np.random.Generator, least: str = "A") -> str:
+    """A tier by the weights, from `least` on."""
+    weights = {tier: weight for tier, weight in TIER_WEIGHTS.items() if tier >= least}
+    return str(rng.choice(list(weights), p=[weight / sum(weights.values()) for weight in weights.values()]))
 
 
 def _type(rng: np.random.Generator) -> NodeType:
@@ -223,11 +238,9 @@ def _able(plugin: FaultPlugin, kind: NodeType) -> bool:
 def _fill(draft: _Draft, left: list[Item], plugins: Mapping[str, FaultPlugin]) -> list[Item]:
     """Takes what fits into the draft; gives what is left. The last job keeps to look-alikes."""
     fits = [i for i in left if _able(plugins[i.plant], draft.kind) and plugins[i.plant].tier <= draft.tier]
-    # What few scenarios can show comes first, then what most is left of.
-    counts: dict[str | None, int] = {}
-    for item in left:
-        counts[plugins[item.plant].fault] = counts.get(plugins[item.plant].fault, 0) + 1
-    fits.sort(key=lambda i: (plugins[i.plant].tier < "D", -counts[plugins[i.plant].fault]))
+    # What few scenarios can show comes first, then what needs the most scenarios for what is left of it.
+    counts = Counter(plugins[item.plant].fault for item in left)
+    fits.sort(key=lambda i: (plugins[i.plant].tier < "D", -counts[plugins[i.plant].fault] / _in_a_scenario(plugins[i.plant])))
     taken: list[Item] = []
     for job in range(draft.jobs - 1):
         nodes = [int(n) for n in draft.rng.permutation(JOB_NODES)]
@@ -278,12 +291,18 @@ def _most(plugin: FaultPlugin) -> int:
     return 3 if plugin.place == "job" else 1 if plugin.fault in ONE_AT_A_TIME else 2
 
 
-def _entry(draft: _Draft, item: Item, plugins: Mapping[str, FaultPlugin], period: int, slow: bool, node: int | None = None,
-           job: str | None = None, late: bool = False) -> Entry:
-    """slow: it lasts over both periods; late: a fault before it stopped its job."""
+def _in_a_scenario(plugin: FaultPlugin) -> int:
+    """How many of its name one scenario holds."""
+    return _most(plugin) * (1 if plugin.fault in SLOW else 2)
+
+
+def _entry(draft: _Draft, item: Item, plugins: Mapping[str, FaultPlugin], period: float, slow: bool, node: int | None = None,
+           job: str | None = None, late: bool = False, span: tuple[float, float] = LASTS_MINUTES) -> Entry:
+    """period: so many periods after the warm minutes. slow: it lasts over both periods; late: a fault before it stopped its job.
+    span: how long it lasts else, least and most minutes."""
     plugin, rng = plugins[item.plant], draft.rng
     begins = 60 * (WARM_MINUTES + PERIOD_MINUTES * period + (AFTER_STOP_MINUTES if late else 0.0) + float(rng.uniform(*ONSET_MINUTES)))
-    lasts = None if slow or late else duration_text(60 * float(rng.uniform(*LASTS_MINUTES)))
+    lasts = None if slow or late else duration_text(60 * float(rng.uniform(*span)))
     onset, seed = plugin.onsets[int(rng.integers(0, len(plugin.onsets)))], int(rng.integers(1 << 31))
     name, device = None, None
     if plugin.place != "job" and node is not None:
@@ -354,29 +373,52 @@ def _shape(rng: np.random.Generator, noisy: bool) -> dict[str, object]:
 
 # --- wide, calm and stressed -----------------------------------------------------------------------------------------
 def _wide(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
-    """Three in turn on a fleet of two jobs; names without local plug-ins have all their positives here."""
+    """Some in turn on a fleet of two jobs; names without local plug-ins have all their positives here, by themselves."""
     local, wide = _by_name(plugins, False), _by_name(plugins, True)
-    left: list[Item] = []
+    alone: list[Item] = []
+    mixed: list[Item] = []
     for fault, plants in wide.items():
         count = suite.wide * len(plants) if fault in local else max(suite.positives, suite.wide)
-        left += [Item(plants[i % len(plants)]) for i in range(count)]
-    left = [left[i] for i in rng.permutation(len(left))]
+        (mixed if fault in local else alone).extend(Item(plants[i % len(plants)]) for i in range(count))
+    return [*_in_turn(alone, WIDE_IN_TURN, plugins, rng), *_in_turn(mixed, MIXED_IN_TURN, plugins, rng)]
+
+
+def _in_turn(items: Sequence[Item], most: int, plugins: Mapping[str, FaultPlugin],
+             rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    """Scenarios of up to `most` of the items. Of two neighbours that bear one name the second would rightly be the first again, so
+    there are none."""
+    left = [items[i] for i in rng.permutation(len(items))]
     out = []
     while left:
-        tier = str(rng.choice(list(TIER_WEIGHTS), p=list(TIER_WEIGHTS.values())))
-        fits = [i for i in left if plugins[i.plant].tier <= tier][:3]
-        if not fits:
-            continue
-        kind, nodes = NODE_TYPES[DEFAULT_KIND], int(rng.choice([8, 8, 8, 12]))
-        draft = _Draft(kind, tier, 0, rng)
-        draft.entries = [_entry(draft, item, plugins, i, False) for i, item in enumerate(fits)]
-        for item in fits:
-            left.remove(item)
-        spec = FleetSpec(nodes, 0, kind.name, None, tier, 15, 30, before="10m")
-        jobs = tuple(JobSpec(f"train-{j + 1}", "training", nodes // 2, _shape(rng, False), RESTART) for j in range(2))
-        length = 60 * (WARM_MINUTES + len(fits) * PERIOD_MINUTES)
-        out.append(("wide", "", Scenario("wide", spec, jobs, tuple(draft.entries), duration=duration_text(length)), 0.0))
+        # The tier is one that shows the name of which most are left: it must not be left alone at the end.
+        counts = Counter(plugins[i.plant].fault for i in left)
+        most_left = counts.most_common(1)[0][0]
+        tier = _drawn(rng, min(plugins[i.plant].tier for i in left if plugins[i.plant].fault == most_left))
+        chosen: list[Item] = []
+        while len(chosen) < most:
+            before = plugins[chosen[-1].plant].fault if chosen else None
+            fits = [i for i in left if plugins[i.plant].tier <= tier and plugins[i.plant].fault != before]
+            if not fits:
+                break
+            chosen.append(max(fits, key=lambda i: counts[plugins[i.plant].fault]))
+            left.remove(chosen[-1])
+            counts[plugins[chosen[-1].plant].fault] -= 1
+        out.append(("wide", "", _wide_scenario(chosen, tier, most == WIDE_IN_TURN, plugins, rng), 0.0))
     return out
+
+
+def _wide_scenario(items: Sequence[Item], tier: str, brief: bool, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> Scenario:
+    """The items one after the other. brief: those that stop no job need not last long."""
+    kind, nodes = NODE_TYPES[DEFAULT_KIND], int(rng.choice([8, 8, 8, 12]))
+    draft, minutes = _Draft(kind, tier, 0, rng), 0.0
+    for item in items:
+        short = brief and not stands(plugins[item.plant])
+        draft.entries.append(_entry(draft, item, plugins, minutes / PERIOD_MINUTES, False,
+                                    span=BRIEF_LASTS_MINUTES if short else LASTS_MINUTES))
+        minutes += BRIEF_PERIOD_MINUTES if short else PERIOD_MINUTES
+    spec = FleetSpec(nodes, 0, kind.name, None, tier, 15, 30, before="10m")
+    jobs = tuple(JobSpec(f"train-{j + 1}", "training", nodes // 2, _shape(rng, False), RESTART) for j in range(2))
+    return Scenario("wide", spec, jobs, tuple(draft.entries), duration=duration_text(60 * (WARM_MINUTES + minutes)))
 
 
 def _calm(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
@@ -386,12 +428,12 @@ def _calm(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Gener
     order = [likes[int(i)] for _ in range(suite.calm) for i in rng.permutation(len(likes))]
     out = []
     for index in range(suite.calm):
-        begins = [60 * (5 + 9 * i + float(rng.uniform(0, 3))) for i in range(6)]
+        begins = [60 * (WARM_MINUTES + CALM_MINUTES * i + float(rng.uniform(0, 3))) for i in range(suite.likes)]
         entries = tuple(Entry(look_alike=name, at=duration_text(at), seed=int(rng.integers(1 << 31)))
-                        for name, at in zip(order[6 * index:6 * index + 6], begins, strict=True))
+                        for name, at in zip(order[suite.likes * index:suite.likes * (index + 1)], begins, strict=True))
         spec = FleetSpec(12, 0, kind.name, None, TIERS[index % len(TIERS)], 15, 30, before="10m")
         jobs = tuple(JobSpec(f"train-{j + 1}", "training", 6, _shape(rng, False), RESTART) for j in range(2))
-        out.append(("calm", "", Scenario("calm", spec, jobs, entries, duration=duration_text(60 * CALM_MINUTES)), 0.0))
+        out.append(("calm", "", Scenario("calm", spec, jobs, entries, duration=duration_text(60 * (WARM_MINUTES + CALM_MINUTES * suite.likes))), 0.0))
     return out
 
 

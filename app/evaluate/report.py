@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from app.evaluate import recorded
 from app.evaluate.facts import Part, Ran, Truth
 from app.evaluate.match import MERGED, match
 
+PLOT_WIDTH = 40
 HEAD = ("fault", "n", "recall", "precision", "top-1", "top-3", "p50 s", "p95 s", "inc/f", "false")
 
 
@@ -16,6 +18,9 @@ def table(card: Mapping[str, Any]) -> Iterator[str]:
     s = card["settings"]
     yield (f"suite {s['suite']}, first seed {s['first_seed']}: {s['scenarios']} scenarios, {s['cpu_seconds']:.0f} s CPU, "
            f"{s['wall_seconds']:.0f} s; {len(s['detectors'])} detectors, thresholds {s['thresholds']}, code {s['code']}")
+    if not s["scenarios"]:
+        yield from recorded.lines(card["cases"])
+        return
     yield ""
     yield _row(HEAD)
     for name, row in card["faults"].items():
@@ -31,6 +36,7 @@ def table(card: Mapping[str, Any]) -> Iterator[str]:
         yield _macro(name, row)
     yield from _slices(card)
     yield from _besides(card)
+    yield from recorded.lines(card["cases"])
 
 
 def _row(cells: tuple[object, ...]) -> str:
@@ -64,12 +70,22 @@ def _besides(card: Mapping[str, Any]) -> Iterator[str]:
     yield f"with another fault in the job: {_interval(card['overlap']['with_another'])}; alone: {_interval(card['overlap']['alone'])}"
     yield "calibration error: " + ", ".join(
         f"{name} {_number(sure[name]['expected_calibration_error'])} (n {sure[name]['n']})" for name in ("confidence", "suspects"))
+    for name in ("confidence", "suspects"):
+        yield from reliability(name, sure[name]["bins"])
     yield (f"smallest impact with 90 % recall: {card['impact']['smallest_with_90_percent_recall']} (tier D: "
            f"{card['impact']['smallest_with_90_percent_recall_D']})")
     yield f"precision at field base rates: {card['field']['precision']} (with the upper bound of false ones: {card['field']['precision_low']})"
     yield f"part-minutes unknown: {card['unknown_part_minutes']['share']}"
     for row in card["errors"]:
         yield f"failed: {row['id']}: {row['error']}"
+
+
+def reliability(name: str, bins: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The reliability plot: a line for each bin, `o` where it was said and `x` where it came true between 0 and 1 (`*`: both)."""
+    for row in bins:
+        said, true = (round(value * PLOT_WIDTH) for value in (row["said"], row["true"]["value"]))
+        marks = ["*" if at == said == true else "o" if at == said else "x" if at == true else "." for at in range(PLOT_WIDTH + 1)]
+        yield f"  {name:<10}  said {row['said']:.2f}  true {_interval(row['true']):<17}  n {row['true']['n']:>4}  |{''.join(marks)}|"
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------

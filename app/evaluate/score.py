@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from app.evaluate.facts import Ran, Said
-from app.evaluate.match import ECHO, FALSE_WORDS, MERGED, REPEAT, RIGHT, Found, Word, match, same_part
+from app.evaluate.match import ECHO, FALSE_WORDS, MERGED, REPEAT, RIGHT, Found, Word, match, places, same_part
 from app.evaluate.rates import calibration, field_precision, poisson_upper, quantile, rate
 from core.faults import faults
 from fleet.telemetry import TIERS
@@ -190,8 +190,9 @@ def _slices(judged: Sequence[Judged]) -> dict[str, Any]:
         inside = judged if name == "stress" else [j for j in judged if not j.ran.stress]
         values = sorted({of(j.ran) for j in inside})
         rows = {value: macro([j for j in inside if of(j.ran) == value]) for value in values}
-        recalls = [(row["recall"], value) for value, row in rows.items() if row["recall"] is not None]
-        out[name] = {"values": rows, "worst": min(recalls)[1] if recalls else None}
+        worst = {key: min(((row[key], value) for value, row in rows.items() if row[key] is not None), default=(None, None))[1]
+                 for key in ("recall", "precision")}
+        out[name] = {"values": rows, "worst": worst["recall"], "worst_precision": worst["precision"]}
     return out
 
 
@@ -238,13 +239,16 @@ def confusion(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
 
 
 def calibrations(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Of the incidents' confidence (came true: they are right) and of suspects' probability (came true: it is the part)."""
+    """Of the incidents' confidence (came true: they are right, and by a half where they cannot tell two parts apart) and of suspects'
+    probability (came true: it is the part)."""
     sure: list[tuple[float, float]] = []
     suspects: list[tuple[float, float]] = []
     for j in judged:
         for word in j.words:
-            if word.word == RIGHT or word.false:
-                sure.append((word.said.confidence or 0.0, float(word.word == RIGHT)))
+            if word.word == RIGHT and word.truth is not None:
+                sure.append((word.said.confidence or 0.0, places(j.found[word.truth].truth, word.said, j.ran.groups)[0]))
+            elif word.false:
+                sure.append((word.said.confidence or 0.0, 0.0))
             truth = None if word.truth is None else j.found[word.truth].truth
             if truth is None or truth.fault != word.said.fault:
                 continue

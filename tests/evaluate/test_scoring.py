@@ -14,6 +14,7 @@ from app.evaluate.facts import Part, Ran, Said, Truth, from_data, to_data
 from app.evaluate.match import match
 from app.evaluate.plan import ONE_AT_A_TIME, SUITES, is_wide, plan_suite, shows
 from app.evaluate.rates import calibration, field_precision, poisson_upper, quantile, rate, wilson
+from app.evaluate.report import reliability
 from app.evaluate.score import scorecard, smallest
 from core.errors import BadInput
 from core.faults import faults
@@ -158,6 +159,14 @@ def test_calibration(pairs: list[tuple[float, float]], error: float) -> None:
     assert calibration(pairs)["expected_calibration_error"] == pytest.approx(error, abs=1e-4)
 
 
+def test_two_that_cannot_be_told_apart_come_true_by_a_half() -> None:
+    """Whoever says 0.48 of each of two parts is right about one of them; the plot shows both what was said and what came true."""
+    tie = replace(SAID, confidence=0.48, suspects=((GPU, 0.48), (OTHER, 0.48)))
+    card = scorecard([_ran(truths=(HOT,), said=(tie,))], {})["calibration"]
+    assert (card["confidence"]["bins"][0]["true"]["value"], card["suspects"]["bins"][0]["true"]["value"]) == (0.5, 0.5)
+    assert next(reliability("suspects", card["suspects"]["bins"])).endswith("|" + "." * 19 + "ox" + "." * 20 + "|")
+
+
 @pytest.mark.parametrize(("found", "false", "answer"), [(0.9, 0.1, 0.9), (1e-4, 0.0, 1.0), (0.0, 0.0, None)])
 def test_precision_in_the_field(found: float, false: float, answer: float | None) -> None:
     """Rare faults drown in few false alarms."""
@@ -190,7 +199,7 @@ def test_scorecard_of_a_small_run() -> None:
     assert (macro["recall"], macro["precision"], macro["fault_count"], macro["delay_p95_seconds"]) == (0.5, 1.0, 2, None)
     assert card["faults"]["thermal_throttle"]["recall"]["n"] == card["faults"]["thermal_throttle"]["small"]["n"] == 1
     assert card["baselines"]["silent"]["recall"] == 0.0
-    assert card["slices"]["stress"]["worst"] == "noise"
+    assert (card["slices"]["stress"]["worst"], card["slices"]["stress"]["worst_precision"]) == ("noise", "none")
     assert (card["not_shown"], card["unknown_part_minutes"]["share"]) == ({"thermal_throttle at tier B": 1}, 0.01)
     assert set(card["faults"]) == set(faults())
 

@@ -125,9 +125,9 @@ def test_failures_far_apart_in_time_are_not_shared() -> None:
 
 CONFIDENCES = [
     ("physics on a part", finding(gpu(1), severity=0.3), 0.9, 1.0),
-    ("a rank that is behind", stall(rank(1, 1, 1), severity=0.9), 0.8, 0.9),
+    ("a rank that is behind", stall(rank(1, 1, 1), severity=0.9), 0.8, 0.98),
     ("a rank by watchdog lines", stall(rank(1), reason="watchdog_behind", severity=0.9), 0.5, 0.8),
-    ("a whole job", stall(JOB, severity=0.9), 0.8, 0.9),
+    ("a whole job", stall(JOB, severity=0.9), 0.8, 0.98),
 ]
 
 
@@ -329,6 +329,21 @@ def test_a_roll_out_that_is_seen_in_one_rack_first_is_one_incident_of_its_label(
         assert [(i.scope, str(i.culprit)) for i in book.open()] == [("fleet", "bmc_firmware=24.09")]
     book.update(seen(9, topology), [*hot[0], *hot[1]], ())
     assert [(i.scope, str(i.culprit)) for i in book.open()] == [("fleet", "bmc_firmware=24.09")]
+
+
+@pytest.mark.parametrize(("later", "onset", "scopes"), [
+    ((0, 1, 2), T0 + 60_000, ["rack:/r0"]), ((0, 1, 2), T0 + 3_600_000, ["gpu:GPU-1-0", "pdu:/p0a"]), ((0, 2, 5), T0 + 60_000, ["gpu:GPU-5-0", "pdu:/p0a"])],
+    ids=["its rack", "an hour later", "in another rack"])
+def test_a_rack_of_which_one_feed_is_seen_first_is_one_incident(later: tuple[int, ...], onset: int, scopes: list[str]) -> None:
+    """The limit of a rack is cut: those of its nodes that need most are found first, and hang on one of two feeds."""
+    topology = site(pdu=lambda i: f"p{i // 4}{'ab'[i % 2]}", cooling=lambda i: None)
+    book = IncidentBook()
+    first = [finding(gpu(i, d), "power_cap") for i in (0, 2) for d in range(2)]
+    book.update(seen(0, topology), first, ())
+    assert [str(i.culprit.key) for i in book.open() if i.culprit] == ["pdu:/p0a"]
+    more = [finding(gpu(i), "power_cap", onset=onset) for i in later if i not in (0, 2)]
+    book.update(seen(4, topology), [*first, *more], ())
+    assert sorted(i.culprit.key for i in book.open() if i.culprit) == scopes
 
 
 def test_a_roll_out_that_is_taken_back_keeps_its_incident() -> None:
