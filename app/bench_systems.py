@@ -62,11 +62,22 @@ class System(ABC):
     name = ""
 
     def __init__(self, folder: Path, targets: Sequence[tuple[str, str]], interval_seconds: float, **options: Any) -> None:
-        """targets: (host:port, path, …) of each; interval_seconds: between two scrapes of one target."""
+        """targets: (host:port, path, …) of each; interval_seconds: between two scrapes of one target. option pushed: it
+        scrapes nothing and takes remote write."""
         self.folder, self.targets, self.interval, self.options = folder, targets, interval_seconds, options
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pushed(self) -> bool:
+        """Whether samples are pushed to it."""
+        return bool(self.options.get("pushed"))
+
+    @property
+    def push_address(self) -> str:
+        """host:port that takes remote write at /api/v1/write."""
+        return f"127.0.0.1:{self.port}"
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -119,7 +130,9 @@ class System(ABC):
 
     def newcomer(self) -> float | None:
         """A target is added while it runs: seconds from its first scrape to when that can be queried, to 0.5 s; None where
-        it did not come within 40 s, or the system has no such query."""
+        it did not come within 40 s, or the system has no such query, or scrapes nothing."""
+        if self.pushed:
+            return None
         name, (address, place) = "newcomer", self.targets[0]
         began = wall_ms() / 1000
         self.targets = [*self.targets, (address, place)]
@@ -149,6 +162,9 @@ class System(ABC):
     def scrape_file(self) -> Path:
         """A Prometheus configuration with the targets."""
         path = self.folder / "prometheus.yml"
+        if self.pushed:
+            path.write_text("{}")
+            return path
         seconds = f"{round(self.interval * 1000)}ms" if self.interval % 1 else f"{round(self.interval)}s"
         path.write_text(json.dumps({
             "global": {"scrape_interval": seconds, "scrape_timeout": seconds},
@@ -163,7 +179,8 @@ class Prometheus(System):
 
     def command(self) -> list[str]:
         return ["prometheus", f"--config.file={self.scrape_file()}", f"--storage.tsdb.path={self.folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error"]
+                f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error",
+                *(("--web.enable-remote-write-receiver",) if self.pushed else ())]
 
     def samples(self) -> float:
         return self.metric(r"prometheus_tsdb_head_samples_appended_total")
@@ -179,13 +196,21 @@ class VictoriaMetrics(System):
                 f"-httpListenAddr=127.0.0.1:{self.port}", "-loggerLevel=ERROR", "-retentionPeriod=1"]
 
     def samples(self) -> float:
-        return self.metric(r'vm_rows_inserted_total\{type="promscrape"')
+        return self.metric(r'vm_rows_inserted_total\{type="%s"' % ("promremotewrite" if self.pushed else "promscrape"))
 
 
 class Greylag(System):
     """`greylag run` with everything on: ring, detectors, tick, store, API. option workers: collector processes."""
 
     name = "greylag"
+
+    def __init__(self, folder: Path, targets: Sequence[tuple[str, str]], interval_seconds: float, **options: Any) -> None:
+        super().__init__(folder, targets, interval_seconds, **options)
+        self.push_port = free_port()
+
+    @property
+    def push_address(self) -> str:
+        return f"127.0.0.1:{self.push_port}"
 
     def command(self) -> list[str]:
         seconds = f"{round(self.interval)}s"
@@ -194,8 +219,9 @@ class Greylag(System):
         file.write_text(json.dumps({
             "data_dir": str(self.folder / "data"), "listen": f"127.0.0.1:{self.port}",
             "workers": {"min": workers, "max": workers},
-            "global": {"scrape_interval": seconds, "scrape_timeout": seconds},
-            "scrape_configs": [{"job_name": "bench", "file_sd_configs": [{"files": [str(self.target_file())]}]}]}))
+            **({"push_listen": self.push_address} if self.pushed else {
+                "global": {"scrape_interval": seconds, "scrape_timeout": seconds},
+                "scrape_configs": [{"job_name": "bench", "file_sd_configs": [{"files": [str(self.target_file())]}]}]})}))
         return [sys.executable, "-m", "app.cli", "run", "-c", str(file)]
 
     def samples(self) -> float:

@@ -18,7 +18,7 @@ settings.load_profile("gate")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # Files that wait long for real processes go first: at the end they would leave the other workers with nothing to do.
-WAIT_LONGEST = ("scale/test_scaling.py", "live/test_kill.py", "push/test_prometheus.py", "exposition/test_real_prometheus.py", "collect/test_one_file.py",
+WAIT_LONGEST = ("scale/test_scaling.py", "scale/test_kills.py", "live/test_kill.py", "push/test_prometheus.py", "exposition/test_real_prometheus.py", "collect/test_one_file.py",
                 "history/test_forms.py", "history/test_servers.py", "live/test_demo.py", "push/test_verdicts.py",
                 "fleet/test_server.py", "live/test_real_exporter.py", "store/test_kill.py", "views/test_explorer.py",
                 "live/test_prometheus_sees_us.py", "live/test_secure_targets.py", "live/test_roles.py")

@@ -226,8 +226,10 @@ class StoreWriter:
             if now >= self._checkpoint_at:
                 pause = CHECKPOINT_SECONDS if self.store.checkpoint() else CHECKPOINT_RETRY_SECONDS
                 self._checkpoint_at = now + pause
-        except GreylagError as error:  # appends go on; the next round tries again
-            self.last_failure = str(error)
+        except Exception as error:
+            # Appends go on, and the next round tries again. Whatever it was: were this thread to end, all who wait for an
+            # answer would wait for ever.
+            self.last_failure = str(error) or type(error).__name__
 
     def _seal(self, parts: list[Part]) -> None:
         for part in parts:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectors.config_reader import Reader
 from collectors.fetch import Body
 from collectors.mapping import Mapper
-from collectors.relabel import parse_rules
+from collectors.relabel import parse_rules, relabel_in_place
 from collectors.scrape import TargetScraper
 from collectors.scrape_config import Limits, ScrapeConfig
 from collectors.scrape_target import make_target
@@ -68,6 +68,17 @@ def test_the_same_series_keep_their_layout():
     one = scraper(NO_POD)
     before, after = (one.page(Body(f'g{{pod="p{i}"}} {i}\nh 2\n'.encode(), "text/plain"), SLOT, 0.0)[0][0] for i in (1, 2))
     assert before is after
+
+
+def test_rules_cost_nothing_while_only_values_change(monkeypatch):
+    """They are applied when a layout is made: once for five pages that are alike, and for the lines that are new on the sixth."""
+    sizes = []
+    monkeypatch.setattr("collectors.series_rules.relabel_in_place", lambda rows, rules: sizes.append(len(rows)) or relabel_in_place(rows, rules))
+    one = scraper(DROP_GO, NO_POD)
+    found = [read(one, f'go_a {n}\ng{{pod="p1"}} {n}\nh 1{n}\n') for n in range(5)]
+    found.append(read(one, 'go_a 5\ng{pod="p2"} 5\nh 15\n'))
+    assert found == [{"g{}": float(n), "h{}": float(10 + n)} for n in range(6)]
+    assert sizes == [3, 1]
 
 
 def test_series_that_become_equal_are_counted():

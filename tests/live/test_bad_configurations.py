@@ -31,9 +31,9 @@ BAD = [
     pytest.param("data_dir: x\nlisten: 0.0.0.0:9470\n", None, ("listen", "'0.0.0.0:9470'", "only loopback"), id="listen_open"),
     pytest.param("listen: here\n", None, ("listen", "'here'", "host:port"), id="listen"),
     pytest.param("listen: 127.0.0.1:99999\n", None, ("listen", "host:port"), id="listen_port"),
-    pytest.param("\n\npolicy: none.yaml\n", None, ("none.yaml", "No such file"), id="no_policy"),
-    pytest.param("inventory: {file: none.yaml}\n", None, ("none.yaml", "No such file"), id="no_inventory"),
-    pytest.param("scrape_config_files: [none.yaml]\n", None, ("none.yaml", "No such file"), id="no_scrape_file"),
+    pytest.param("\n\npolicy: none.yaml\n", None, ("none.yaml", "got no such file"), id="no_policy"),
+    pytest.param("inventory: {file: none.yaml}\n", None, ("none.yaml", "got no such file"), id="no_inventory"),
+    pytest.param("scrape_config_files: [none.yaml]\n", None, ("none.yaml", "got no such file"), id="no_scrape_file"),
     pytest.param("backend: {name: nomad}\n", 1, ("backend.name", "'nomad'", "fleet, kubernetes, observe"), id="backend"),
     pytest.param("backend:\n  name: fleet\n  urll: x\n", 3, ("backend.urll",), id="backend_key"),
     pytest.param("detectors:\n  thermal: {}\n", 2, ("detectors.thermal", "thermal_throttle"), id="detector"),
@@ -81,7 +81,7 @@ def test_a_good_configuration_is_taken(tmp_path, monkeypatch, capsys):
     file.write_text(JOB)
     assert greylag(monkeypatch, "run", "-c", str(file)) == 77
     assert greylag(monkeypatch, "check", "-c", str(file)) == 0
-    assert "1 scrape jobs" in capsys.readouterr().out
+    assert "1 scrape job, 0 logs" in capsys.readouterr().out
 
 
 def test_a_missing_file(tmp_path, monkeypatch, capsys):

@@ -9,18 +9,24 @@ import logging
 import logging.handlers
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.follow import LiveLog, log_target
+from collectors.mapping import Mapper
 from collectors.push.logs import LogOf, PushedLogs, classify
 from collectors.push.loki import label_text
 from collectors.push.parts import LogLine
 from collectors.push.syslog import LONGEST_MESSAGE, Frames, parse_message
-from core.clock import ManualClock
+from collectors.worker import push_receiver
+from core.clock import ManualClock, WallClock
+from core.config import GreylagConfig
+from core.telemetry import Telemetry
 from core.types import Event
 from tests import needs
 from tests.push.encode import loki_request, snappy
@@ -223,6 +229,25 @@ def test_the_standard_librarys_handler(tmp_path: Path, kind: int) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("form", ["--rfc5424", "--rfc3164"])
+@pytest.mark.parametrize("over", ["--udp", "--tcp"])
+def test_a_real_syslog_client(tmp_path: Path, form: str, over: str) -> None:
+    """util-linux's `logger` in both forms over UDP and TCP: the line is the kernel's by its tag, at the sender's time."""
+    async def go() -> None:
+        async with receiver(tmp_path, WallClock(), syslog_listen="127.0.0.1:0") as one:
+            began = WallClock().now_ms()
+            sent = await asyncio.create_subprocess_exec(
+                needs.program("logger"), "--server", "127.0.0.1", "--port", str(one.syslog_port), over, form,
+                "-t", "kernel", "-p", "user.err", XID)
+            assert await sent.wait() == 0
+            events: list[Event] = []
+            await until(events, one, 1, WallClock().now_ms())
+        assert [(e.kind, e.fields["xid"]) for e in events] == [("xid", 79)]
+        assert str(events[0].target.node).split(".")[0] == socket.gethostname().split(".")[0]
+        assert began - 1000 <= events[0].at <= WallClock().now_ms()
+    asyncio.run(go())
+
+
 def test_raw_sockets_octets_and_newlines(tmp_path: Path) -> None:
     """rsyslog's two framings on one connection, cut in the middle; the last line has no newline."""
     async def go() -> None:
@@ -260,3 +285,12 @@ def test_lines_that_nobody_reads_do_not_stay_in_the_spool(tmp_path: Path) -> Non
 def test_stream_labels_as_text(shown: str, wanted: dict[str, str]) -> None:
     """LogQL's way to write labels."""
     assert label_text(shown) == wanted
+
+
+@pytest.mark.parametrize(("config", "listens"), [
+    ({"push_listen": "127.0.0.1:0"}, True), ({"syslog_listen": "127.0.0.1:0"}, True), ({}, False)])
+def test_syslog_alone_is_reason_enough_to_listen(tmp_path: Path, config: dict[str, str], listens: bool) -> None:
+    """A worker takes pushes where either address is configured."""
+    worker = SimpleNamespace(reads_logs=True, worker="collector-0", mapper=Mapper(SOURCES), sources=SOURCES, telemetry=Telemetry())
+    made = replace(GreylagConfig(), data_dir=str(tmp_path), **config)
+    assert (push_receiver(made, worker, ManualClock(START_MS)) is not None) == listens

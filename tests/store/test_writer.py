@@ -125,6 +125,19 @@ def test_an_hour_that_cannot_be_sealed_stays_open(
     assert (writer.last_failure, store.select([], *EVER)[0].values) == ("no space left on device", [0.0, 1.0, 2.0, 3.0])
 
 
+def test_housekeeping_that_fails_in_any_way_stops_no_append(
+    store: DuckStore, writer: StoreWriter, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error that nobody thought of is told, and the thread that all wait for goes on."""
+    def wrong() -> None:
+        raise ValueError("never thought of")
+
+    monkeypatch.setattr(store, "seal_due", wrong)
+    shape = layout()
+    answers = [writer.submit(batch(n, scrape(shape, T0 + n, [n, 2, 3]), layouts=[shape])).result(10) for n in range(3)]
+    assert (answers, writer.last_failure) == (["stored"] * 3, "never thought of")
+
+
 def test_close_does_what_waits_and_then_refuses(store: DuckStore) -> None:
     """Everything that was asked before the end is done; what comes later fails, and closing twice is fine."""
     writer = StoreWriter(store)
