@@ -12,7 +12,8 @@ import typer
 
 from app.cases_commands import cases_app, rules_app
 from app.policy_commands import policy_app
-from core.errors import BadInput, GreylagError, Unavailable
+from core.errors import BadInput, GreylagError, Unavailable, nearest
+from core.faults import faults
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Finds grey failures in GPU training clusters, names the culprit, repairs it under policy.")
@@ -38,6 +39,7 @@ def _ask_with(path: str | None) -> str | None:
 TokenFile = Annotated[str | None, typer.Option("--token-file", callback=_ask_with, envvar="GREYLAG_TOKEN_FILE",
                                                help="file with the token to ask with, where tokens are asked for; else GREYLAG_TOKEN")]
 DEFAULT_URL = "http://127.0.0.1:9470"
+MISTAKES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)  # of a path that was given
 
 
 @app.command()
@@ -167,6 +169,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a row")] = False,
     matrix: Annotated[bool, typer.Option("--matrix", help="ingest: 50 to 400 targets, workers, shapes, peers")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="ingest: 1,000 targets of 5,000 series, and a restart")] = False,
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="detect: this fleet, a multiple of 50, beside the smallest")] = 0,
 ) -> None:
     """Measures a part, in ratios against a named peer in the same run."""
     from app.bench import BENCHES
@@ -175,7 +178,10 @@ def bench(
         raise BadInput("bench", "", what, f"allowed are: {', '.join(BENCHES)}")
     if (matrix or scale) and what != "ingest":
         raise BadInput("bench", "--matrix" if matrix else "--scale", what, "allowed with: ingest")
-    for row in BENCHES[what](matrix, scale) if what == "ingest" else BENCHES[what]():
+    if nodes and (what != "detect" or nodes % 50):
+        raise BadInput("bench", "--nodes", str(nodes), "allowed with: detect, as a multiple of 50")
+    arguments = {"ingest": (matrix, scale), "detect": (nodes,)}.get(what, ())
+    for row in BENCHES[what](*arguments):
         typer.echo(json.dumps({"bench": what, **row}) if as_json else "  ".join(f"{k}: {v}" for k, v in row.items()))
 
 
@@ -207,14 +213,14 @@ def doctor(
     try:
         found = Client(url).get("/api/greylag/v1/doctor")
     except Unavailable as error:
-        raise Unavailable(f"{error}. The doctor asks a running Greylag what it sees: start it with `greylag run -c greylag.yaml`, and"
-                          " say with --url where it listens") from None
+        raise Unavailable(f"{error}. The doctor asks a running Greylag what it sees") from None
     typer.echo(json.dumps(found) if as_json else "\n".join(examination.lines(found)))
 
 
 @app.command()
 def evaluate(
-    suite: Annotated[str, typer.Option(help="quick (3 minutes), standard (an hour) or full (a day)")] = "quick",
+    suite: Annotated[str | None, typer.Option(
+        help="quick (a minute), standard (18 minutes), full (a day) or recorded (cases alone); quick, and recorded where --cases is given")] = None,
     first_seed: Annotated[int | None, typer.Option(min=0, help="below 10000: for tuning, no scorecard is written")] = None,
     out: Annotated[str | None, typer.Option(help="the scorecard's file (JSON)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="goes on from FILE.rows.jsonl")] = False,
@@ -223,12 +229,17 @@ def evaluate(
     tell_all: Annotated[bool, typer.Option("--details", help="each fault and incident of each scenario too")] = False,
     processes: Annotated[int, typer.Option(min=1, help="scenarios at a time")] = 2,
     times: Annotated[int, typer.Option(help="so many plans of the suite, from seeds of their own, in one scorecard")] = 1,
+    cases: Annotated[list[str] | None, typer.Option(
+        help="recorded cases, or stores and recordings with their truth, beside those that are shipped; may be repeated")] = None,
+    truth: Annotated[str | None, typer.Option(help="what is true of the only --cases: labels (.yaml, .json) or NAME.truth.jsonl")] = None,
+    floor: Annotated[float | None, typer.Option(min=0, max=1, help="exit 1 where mean recall or precision is below, or a case is not right")] = None,
     goodput: Annotated[bool, typer.Option("--goodput", help="months of cluster life instead: what finding and repairing is worth")] = False,
     scorecard: Annotated[str | None, typer.Option(help="of --goodput: what `evaluate --out` wrote; chances are drawn from it")] = None,
     policy: Annotated[str | None, typer.Option(help="of --goodput: the policy; the shipped act.yaml where it is left out")] = None,
     nodes: Annotated[list[int] | None, typer.Option(help="of --goodput: sizes of the fleet, 64, 512 and 2048 where it is left out")] = None,
     days: Annotated[float, typer.Option(help="of --goodput: length of a month")] = 30.0,
     seeds: Annotated[int, typer.Option(help="of --goodput: months of each size")] = 1,
+    whole: Annotated[float, typer.Option(help="of --goodput: so many node-days through the whole path instead of months; --out keeps each as it ends")] = 0.0,
 ) -> None:
     """Random faults on the bundled fleet in virtual time, and a scorecard of what was found; progress on stderr."""
     from app.evaluate.command import EvaluateOptions, tell_stderr
@@ -237,10 +248,22 @@ def evaluate(
     if goodput:
         from app.goodput.command import SIZES, GoodputOptions, evaluate_goodput
 
-        months = GoodputOptions(scorecard, policy, tuple(nodes or SIZES), days, seeds, first_seed, out)
+        months = GoodputOptions(scorecard, policy, tuple(nodes or SIZES), days, seeds, first_seed, out, whole)
         raise typer.Exit(evaluate_goodput(months, tell_stderr, typer.echo))
-    options = EvaluateOptions(suite, first_seed, out, resume, tuple(only or ()), scenario, tell_all, processes, times)
+    for name in only or ():
+        _known_plant(name)
+    options = EvaluateOptions(suite or ("recorded" if cases else "quick"), first_seed, out, resume, tuple(only or ()), scenario, tell_all,
+                              processes, times, tuple(cases or ()), truth, floor)
     raise typer.Exit(run_suite(options, tell_stderr, typer.echo))
+
+
+def _known_plant(name: str) -> None:
+    """Raises BadInput for a name that is neither a fault nor a plug-in that plants one."""
+    from fleet.build import all_plugins
+
+    known = {word for key, plugin in all_plugins().items() for word in (key, plugin.fault) if word is not None}
+    if name not in known:
+        raise BadInput("--only", "", name, f"a fault, or a plug-in of fleet/faults, is needed{nearest(name, known)}")
 
 
 @incidents_app.command("list")
@@ -259,16 +282,11 @@ def incidents_list(url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None, as
 def incidents_show(incident: str, url: OwnerUrl = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """One incident with its evidence and actions."""
     from app.client import Client
-    from app.story import action_lines, case_lines, incident_lines
+    from app.story import case_lines, shown_lines
     from app.worth_lines import worth_lines
 
     answer = Client(url).get(f"/api/greylag/v1/incidents/{incident}")
-    for line in incident_lines({"event": "opened", "incident": answer["incident"]}):
-        typer.echo(line)
-    for row in answer["actions"]:
-        for line in action_lines(row):
-            typer.echo(line)
-    for line in (*worth_lines(answer.get("worth")), *case_lines(answer)):
+    for line in (*shown_lines(answer), *worth_lines(answer.get("worth")), *case_lines(answer)):
         typer.echo(line)
 
 
@@ -343,6 +361,8 @@ def incidents_ledger(
     else:
         for row in rows:
             typer.echo(json.dumps(row, ensure_ascii=False) if as_json else command.line(row))
+        if not rows:
+            typer.echo(f"no action {f'of {incident} ' if incident else ''}is in the ledger", err=True)
 
 
 @incidents_app.command("cures")
@@ -357,6 +377,9 @@ def incidents_cures(
     from app import cures
     from app import ledger_command as command
 
+    known = list(faults())
+    if fault is not None and fault not in known:
+        raise BadInput("FAULT", "", fault, f"a fault of Greylag's is needed{nearest(fault, known)}")
     answer = command.cured(url, store, fault)
     typer.echo(json.dumps(answer) if as_json else "\n".join(cures.lines(answer)))
 
@@ -546,6 +569,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # a folder that may not be written, a full disk: the system's own words, with the file
+        if error.filename is None:
+            raise
+        print(f"greylag: {os.fsdecode(error.filename)}: {error.strerror}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 
 if __name__ == "__main__":

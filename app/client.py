@@ -6,6 +6,7 @@ Its token is that of the environment: GREYLAG_TOKEN, else the content of the fil
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import httpx
@@ -28,9 +29,12 @@ def own_token() -> str | None:
 
 
 class Client:
-    """JSON over HTTP on the owner's address. Raises Unavailable where nobody answers, BadInput where the API says 4xx."""
+    """JSON over HTTP on the owner's address. Raises Unavailable where nobody answers, BadInput where the API says 4xx or the
+    address is none."""
 
     def __init__(self, url: str, timeout_seconds: float = 10.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise BadInput("--url", "", url, "an address such as http://127.0.0.1:9470 is needed")
         self.url = url.rstrip("/")
         token = own_token()
         self._http = httpx.Client(base_url=self.url, timeout=timeout_seconds,
@@ -47,24 +51,34 @@ class Client:
     def _ask(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
             answer = self._http.request(method, path, **kwargs)
-        except httpx.HTTPError as error:
-            raise Unavailable(f"Greylag does not answer at {self.url}: {error}") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unavailable(f"Greylag does not answer at {self.url} ({_plainly(error)}). Is it running (greylag run -c greylag.yaml)?"
+                              " --url says where it listens") from None
         if answer.status_code >= 500:
-            raise Unavailable(f"Greylag at {self.url} failed on {path}: HTTP {answer.status_code}")
+            raise Unavailable(f"Greylag at {self.url} failed on {path}: HTTP {answer.status_code}, {_said(answer)}")
         if answer.status_code in (401, 403):
             raise BadInput(self.url, "", "no token that allows this", _said(answer))
         if answer.status_code >= 400:
-            raise BadInput(f"{self.url}{path}", "", answer.text, f"the API answered HTTP {answer.status_code}")
-        return answer.json()
+            raise BadInput(f"{self.url}{path}", "", f"an answer of HTTP {answer.status_code}", _said(answer))
+        try:
+            return answer.json()
+        except ValueError:
+            raise BadInput(self.url, "", "an answer that is no JSON", "the address of a running Greylag is needed") from None
 
     def close(self) -> None:
         """Closes the connections."""
         self._http.close()
 
 
+def _plainly(error: Exception) -> str:
+    """The reason without the number of the system's error."""
+    return re.sub(r"^\[Errno -?[0-9]+\] ", "", str(error)).rstrip(".") or type(error).__name__
+
+
 def _said(answer: httpx.Response) -> str:
     """The sentence of an error's body."""
     try:
-        return str(answer.json()["error"])
+        body = answer.json()
+        return str(body["error"] if "error" in body else body["reason"])
     except (ValueError, KeyError, TypeError):
-        return f"the API answered HTTP {answer.status_code}"
+        return "without a reason"

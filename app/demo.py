@@ -27,13 +27,13 @@ import yaml
 from app.client import Client
 from app.display import Display
 from app.processes import Process, free_port
-from app.verdict import Checker
+from app.verdict import Checker, counted
 from core.clock import monotonic_seconds
 from core.errors import GreylagError, Unavailable
 
 FAULTS = ("thermal_throttle", "packet_loss", "stalled_loss")
 HEAL_LIMIT_SECONDS = 240.0
-START_SECONDS = 30.0
+START_SECONDS = 90.0  # it takes seconds; a machine that is busy with other things takes longer
 POLL_SECONDS = 0.3
 
 
@@ -101,6 +101,7 @@ class Demo:
         self._stop = threading.Event()
         self._cursor = 0
         self._held: list[dict[str, Any]] = []
+        self._out_of_time = False
         self._processes: list[Process] = []
 
     def run(self) -> int:
@@ -147,19 +148,31 @@ class Demo:
         policy = policy_path()
         config = folder / "greylag.yaml"
         config.write_text(yaml.safe_dump(demo_config(site, owner_port, policy), sort_keys=False), encoding="utf-8")
-        self._spawn("greylag", [sys.executable, "-m", "app.cli", "run", "-c", str(config)], log)
-        self._wait_ready(site)
+        self._wait_ready(site, self._spawn("greylag", [sys.executable, "-m", "app.cli", "run", "-c", str(config)], log))
+        self.display.note(f"Greylag watches at {site.owner_url}" + (f", the explorer is at {site.explorer_url}" if site.explorer_url else ""))
+        self.display.note(self._announced())
         return site
 
-    def _wait_ready(self, site: Site) -> None:
+    def _announced(self) -> str:
+        """What is about to happen, before the first minute in which nothing does."""
+        faults = self.options.faults
+        if not faults:
+            return "nothing is planted: no incident should open"
+        one = len(faults) == 1
+        return (f"while a job trains on it the lab plants {counted(len(faults), 'fault')}{'' if one else ', one after the other,'}"
+                f" in {'a place' if one else 'places'} that Greylag is not told")
+
+    def _wait_ready(self, site: Site, greylag: Process) -> None:
         client, deadline = Client(site.owner_url, 2.0), monotonic_seconds() + START_SECONDS
         while not self._stop.is_set():
             with suppress(GreylagError):
                 client.get("/healthz")
                 return
-            if monotonic_seconds() > deadline:
+            ended = greylag.exit_code
+            if ended is not None or monotonic_seconds() > deadline:
                 self._show_log(site.folder / "demo.log")
-                raise Unavailable(f"Greylag did not start within {START_SECONDS:g} s")
+                raise Unavailable(f"Greylag ended with status {ended} at its start" if ended is not None else
+                                  f"Greylag did not start within {START_SECONDS:g} s")
             self._stop.wait(0.1)
 
     def _start_lab(self, site: Site, log: Any) -> Process | None:
@@ -187,6 +200,7 @@ class Demo:
                 self.display.note(self.checker.summary())
                 self._addresses(site)
             if limit is not None and monotonic_seconds() - began > limit:
+                self._out_of_time = self.options.exit_when_healed
                 break
             self._stop.wait(POLL_SECONDS)
         if self._stop.is_set() and not self.options.exit_when_healed:
@@ -204,6 +218,9 @@ class Demo:
             return 0
         if not problems:
             self.display.note(self.checker.summary())
+        elif self._out_of_time:
+            print(f"greylag demo: not healed within {self.options.seconds or HEAL_LIMIT_SECONDS:g} s of wall time; on a slow or busy"
+                  " machine --seconds gives it longer", file=sys.stderr)
         for problem in problems:
             print(f"greylag demo: {problem}", file=sys.stderr)
         return 1 if problems else 0

@@ -19,7 +19,8 @@ from core.targets import CLOSED_STATES
 
 STATUS_EVERY_SECONDS = 1.0
 COLOURS = (("OPENED", "bold red"), ("REOPENED", "bold red"), ("PLANTED", "magenta"), ("RESOLVED", "bold green"),
-           ("ESCALATED", "bold yellow"), ("PROVEN", "bold green"), ("✓", "green"), ("✗", "red"), ("→", "cyan"))
+           ("ESCALATED", "bold yellow"), ("PROVEN", "bold green"), ("SLOWER", "bold yellow"), ("NOT MEASURED", "bold yellow"),
+           ("✓", "green"), ("✗", "red"), ("→", "cyan"))
 
 
 class Display:

@@ -20,7 +20,7 @@ from core.protocols import DetectorPlugin
 from core.signals import SIGNALS
 from core.window import Window
 from pipeline.blind import SPEAKS, Seen, by_node, group_state
-from pipeline.coverage import EVENT_SIGNALS
+from pipeline.coverage import EVENT_SIGNALS, SAYS_OF_OTHERS
 
 PREFERRED = ("dcgm", "node_exporter", "trainer", "efa", "lustre", "infiniband_exporter", "slurm", "kube_state_metrics", "vllm")
 USUAL_PARTS = {"gpu": 8, "nic": 8, "rank": 8, "node": 1}  # a node of which nothing is seen yet: eight GPUs, NICs and ranks
@@ -82,8 +82,20 @@ class _Site:
         return len(self.seen)
 
 
+def _said_of_others(seen: Seen, window: Window) -> None:
+    """Adds what coverage has no rows of: the signals of exporters and labels, on each node where one is fresh."""
+    for name in SIGNALS:
+        if SIGNALS[name].kind in SAYS_OF_OTHERS:
+            block = window.blocks.get(name)
+            here = set() if block is None else {block.entities[i].node for i in block.fresh().nonzero()[0]}
+            for node, states in seen.items():
+                states[name] = "fresh" if node in here else "not_configured"
+
+
 def _site(rows: Iterable[Mapping[str, Any]], window: Window | None, logs: Collection[str]) -> _Site:
     seen = by_node(rows)
+    if window is not None:
+        _said_of_others(seen, window)
     fresh = {signal for states in seen.values() for signal, state in states.items() if state in SPEAKS}
     parts: dict[str, int] = {}
     spoke, order = set(logs), list(PREFERRED)
@@ -237,7 +249,7 @@ def lines(doc: Mapping[str, Any]) -> list[str]:
                 out += [f"    + {one['how']}{cost(one)}" for one in missing["add"]]
     sharper = [f for f in doc["faults"] if f["sharper"]]
     out += ["", "surer with:"] if sharper else []
-    out += [f"  {f['fault']}: {one['how']}{cost(one)}" for f in sharper for one in f["sharper"]]
+    out += list(dict.fromkeys(f"  {f['fault']}: {one['how']}{cost(one)}" for f in sharper for one in f["sharper"]))
     out += ["", "no detector yet:", *_wrapped([f["fault"] for f in groups["no_detector"]])] if groups["no_detector"] else []
     return out
 

@@ -13,7 +13,7 @@ import polars as pl
 import streamlit as st
 
 from app.client import Client
-from app.story import action_lines, evidence, part
+from app.story import MISSING, action_lines, because, evidence, part
 from core.clock import parse_rfc3339, rfc3339
 from core.errors import BadInput, GreylagError, Unavailable
 from core.signals import SIGNALS
@@ -27,6 +27,14 @@ ROW_PIXELS, CHART_PIXELS = 56, 260
 SHOWN_INCIDENTS = 200
 # What people read on an axis: SI prefixes for large units, per cent for shares, whole numbers for bit masks.
 AXIS_FORMATS = {"Hz": "~s", "bytes": "~s", "bytes/s": "~s", "ratio": "~%", "bits": "d"}
+# What an axis is called where the unit alone would not be read.
+AXIS_TITLES = {"ratio": "share", "1/s": "per second", "seq": "sequence number", "count": "number", "bool": "0 = no, 1 = yes", "bits": "bit mask"}
+# On a slow machine, which is when one looks, a page that renews itself would be grey half of the time, and large numbers cut.
+STYLE = """<style>
+[data-stale="true"] { opacity: 1 !important; }
+[data-testid="stMetricValue"] { font-size: 1.6rem; }
+[data-testid="stMainBlockContainer"] { padding-top: 3rem; }
+</style>"""
 STATE_COLOURS = {"in service": "#2f9e44", "incident": "#e03131", "drained": "#868e96", "spare": "#1c7ed6", "unknown": "#f08c00"}
 
 
@@ -47,6 +55,14 @@ def ask(path: str, **params: Any) -> Any:
     except GreylagError as error:
         st.error(f"Greylag could not answer: {error}")
         st.stop()
+
+
+def warn_where_late() -> None:
+    """What is old must not look like a quiet fleet."""
+    try:
+        client().get("/readyz")
+    except GreylagError as error:
+        st.warning(f"What is shown may be out of date: Greylag judges nothing now. {error}")
 
 
 def incidents() -> list[dict[str, Any]]:
@@ -93,6 +109,7 @@ def node_grid(rows: list[dict[str, Any]]) -> alt.Chart:
 def fleet_live() -> None:
     """The part of the fleet page that renews itself."""
     rows = incidents()
+    warn_where_late()
     inventory = ask("/api/greylag/v1/inventory")
     reports = ask("/api/greylag/v1/coverage", limit=1)["nodes"]
     tick = ask("/api/greylag/v1/records", cursor=2**53, limit=1)["tick"]
@@ -114,7 +131,7 @@ def fleet_live() -> None:
     if opened:
         st.subheader("Open now")
     for one in opened:
-        st.page_link(incident_link(), label=f"{one['fault']} on {part(one['culprit'])}: {one['state']}, {one['reason']}",
+        st.page_link(incident_link(), label=f"{one['fault']} on {part(one['culprit'])}: {one['state']}, {because(one['reason'])}",
                      icon=":material/error:", query_params={"incident": one["id"]})
     st.subheader("Incidents")
     incident_table(rows)
@@ -181,7 +198,7 @@ def evidence_chart(frame: pl.DataFrame, unit: str, marks: list[dict[str, Any]]) 
         return alt.Chart(frame.filter(pl.col("who") == who)).mark_line(interpolate="step-after", strokeWidth=width).encode(
             x=alt.X("time:T", title="UTC", axis=alt.Axis(format="%H:%M", tickCount=8, titleFontWeight="normal"),
                     scale=alt.Scale(type="utc")),
-            y=alt.Y("value:Q", title="share" if unit == "ratio" else unit, axis=axis, scale=alt.Scale(zero=False)),
+            y=alt.Y("value:Q", title=AXIS_TITLES.get(unit, unit), axis=axis, scale=alt.Scale(zero=False)),
             color=alt.Color("who:N", scale=colours, legend=alt.Legend(title=None, orient="bottom")),
             tooltip=[alt.Tooltip("time:T", format="%H:%M:%S"), alt.Tooltip("value:Q", format=".4~g"), "who:N"])
 
@@ -282,14 +299,16 @@ def incident_page() -> None:
     columns[1].metric("Confidence", f"{one['confidence']:.2f}")
     columns[2].metric("Lasted" if one["resolved_at"] else "Lasts for", lasted(one))
     columns[3].metric("GPU-hours lost", f"{one['lost_gpu_hours']:.2f}")
-    st.caption(f"{one['id']} · {one['state']}: {one['reason']} · scope {one['scope']} · owner {one['owner']} · {one['class']}"
+    st.caption(f"{one['id']} · {one['state']}: {because(one['reason'])} · scope {one['scope']} · owner {one['owner']} · {one['class']}"
                f" · jobs: {', '.join(one['jobs']) or 'none'} · onset {one['onset_at'][:19].replace('T', ' ')} UTC")
     left, right = st.columns(2)
     left.subheader("What was done")
-    for row in answer["actions"]:
-        if row["outcome"]["state"] != "RUNNING":
-            left.text(f"{row['at'][11:19]} {' '.join(line.strip() for line in action_lines(row))}")
-    if not answer["actions"]:
+    done = [f"{row['at'][11:19]} {' '.join(line.strip() for line in action_lines(row))}" for row in answer["actions"]
+            if row["outcome"]["state"] != "RUNNING"]
+    if done:
+        left.caption("Times are UTC.")
+        left.text("\n".join(done))
+    else:
         left.caption("Nothing was done.")
     right.subheader("Suspects")
     if one["suspects"]:
@@ -312,7 +331,7 @@ def show_timeline(answer: dict[str, Any]) -> None:
                      hide_index=True, width="stretch")
     if spots := answer.get("blind_spots", []):
         st.subheader("Not watched here")
-        st.dataframe([{"fault": spot["fault"] or "everything", "why": spot["state"], "needs": " or ".join(spot["any_of"]),
+        st.dataframe([{"fault": spot["fault"] or "everything", "why": MISSING.get(spot["state"], spot["state"]), "needs": " or ".join(spot["any_of"]),
                        "nodes": ", ".join(spot["nodes"])} for spot in spots], hide_index=True, width="stretch")
     if url := answer.get("runbook_url"):
         st.markdown(f"[What to do: the page of this fault]({url})")
@@ -334,6 +353,7 @@ def main() -> None:
     """The two pages."""
     st.set_page_config(page_title="Greylag", layout="wide")
     st.set_option("client.toolbarMode", "minimal")
+    st.html(STYLE)
     st.navigation(pages()).run()
 
 

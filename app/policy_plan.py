@@ -83,8 +83,7 @@ def ask(url: str, policy: Path | None) -> dict[str, Any]:
         read_policy(policy)  # said here, with the file's own name and lines
         return {**client.post(PATH, {"policy": policy.read_text(encoding="utf-8")}), "policy": str(policy)}
     except Unavailable as error:
-        raise Unavailable(f"{error}. The plan is made by a running Greylag: start it with `greylag run -c greylag.yaml`, and say with"
-                          " --url where it listens") from None
+        raise Unavailable(f"{error}. The plan is made by a running Greylag") from None
 
 
 def plan_command(url: str | None, config: Path | None, policy: Path | None, as_json: bool, say: Say) -> None:

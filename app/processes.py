@@ -48,13 +48,13 @@ class Process:
         self._lines.put(None)
 
     def first_line(self, timeout_seconds: float) -> str:
-        """The first line of output. Raises Unavailable when none comes in time."""
+        """The first line of output. Raises Unavailable when none comes in time, or when the child ends before."""
         try:
             line = self._lines.get(timeout=timeout_seconds)
         except queue.Empty:
-            line = None
+            raise Unavailable(f"the {self.name} did not start within {timeout_seconds:g} s") from None
         if line is None:
-            raise Unavailable(f"the {self.name} did not start within {timeout_seconds:g} s")
+            raise Unavailable(f"the {self.name} ended with status {self._child.wait()} at its start")
         return line
 
     def lines(self) -> Iterator[str]:

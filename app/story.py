@@ -11,6 +11,8 @@ from core.reasons import ACTION_REASONS, INCIDENT_REASONS
 UNITS = {"ratio": "", "1": "", "bool": "", "count": "", "bits": "", "step": "", "seq": "", "Hz": "Hz"}
 OLD_EVENT_MS = 3_600_000  # a boot of weeks ago is known at the first tick, and is no news
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+MISSING = {"lost": "was seen and is silent now", "not_configured": "was never seen"}
+RATIO_MAX = 1.05  # a job is as fast as before when its step takes at most so much longer
 
 
 def number(value: float | None, unit: str) -> str:
@@ -25,7 +27,7 @@ def number(value: float | None, unit: str) -> str:
                 return f"{value / size:.3g} {prefix}{unit}"
     if unit == "bits":
         return f"0x{int(value):x}"
-    text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    text = f"{value / 1e6:.3g} million" if abs(value) >= 1e6 and unit.startswith("1/") else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if unit.startswith("1/"):
         return f"{text} {unit.replace('1/', 'per ')}"
     return f"{text} {UNITS.get(unit, unit)}".strip()
@@ -95,12 +97,28 @@ def action_lines(record: Mapping[str, Any]) -> list[str]:
     args = ", ".join(f"{k} {v}" for k, v in action["args"].items() if v is not None)
     text = f"{action['kind']} {part(action['target'])}" + (f" ({args})" if args else "")
     if outcome["state"] == "PENDING":
+        if action["reason"] == "policy":  # the usual case: the rule's next step
+            return [f"  → step {action['step']}: {text}"]
         return [f"  → {text}: {because(action['reason'])}"]
     took = f" after {outcome['took_seconds']:.0f} s" if outcome["took_seconds"] else ""
     mark = {"DONE": "✓", "SIMULATED": "✓", "RUNNING": "·"}.get(outcome["state"], "✗")
     why = "" if outcome["reason"] in ("", "done") else f": {because(outcome['reason'])}"
     detail = f": {outcome['detail']}" if outcome.get("detail") else ""
     return [f"  {mark} {text}: {outcome['state']}{took}{why}{detail}"]
+
+
+def shown_lines(answer: Mapping[str, Any]) -> list[str]:
+    """An incident as it stands: its state, its evidence, what it cost and what was done, each action once with its time (UTC)."""
+    one = answer["incident"]
+    head, *rest = incident_lines({"event": "opened", "incident": one})
+    end = f" to {one['resolved_at'][:19].replace('T', ' ')}" if one["resolved_at"] else ""
+    out = [head.replace("OPENED", one["state"].upper(), 1), *rest,
+           f"  · since {one['onset_at'][:19].replace('T', ' ')}{end} UTC, {one['lost_gpu_hours']:.2f} GPU-hours lost; {one['state']}: {because(one['reason'])}"]
+    ended = {row["action"]["id"] for row in answer["actions"] if row["outcome"]["state"] not in ("PENDING", "RUNNING")}
+    for row in answer["actions"]:
+        if row["outcome"]["state"] != "RUNNING" or row["action"]["id"] not in ended:
+            out += [f"{row['at'][11:19]}{line}" for line in action_lines(row)]
+    return out
 
 
 def case_lines(case: Mapping[str, Any]) -> list[str]:
@@ -111,9 +129,11 @@ def case_lines(case: Mapping[str, Any]) -> list[str]:
             continue  # told above, with arguments
         by = f", by {row['actor']}" if row["actor"] and row["kind"] != "mark" else ""
         target = row["target"] if row["kind"] in ("change", "event") and "parts)" not in row["text"] else None
-        out.append(f"  {row['at'][:19].replace('T', ' ')}  {row['kind']:<7} {row['text']}" + (f" on {part(target)}" if target else "") + by)
+        on = f" on {part(target)}" if target and part(target) not in row["text"] else ""
+        out.append(f"  {row['at'][:19].replace('T', ' ')}  {row['kind']:<7} {row['text']}{on}{by}")
     for spot in case["blind_spots"][:6]:
-        what = f"{spot['fault']} is not judged: {' or '.join(spot['any_of'])} {spot['state']}" if spot["fault"] else "nothing is heard"
+        what = f"{spot['fault']} is not judged: {' or '.join(spot['any_of'])} {MISSING.get(spot['state'], spot['state'])}" \
+            if spot["fault"] else "nothing is heard"
         out.append(f"blind     {what} on {', '.join(spot['nodes'])}" + (f" and {spot['count'] - len(spot['nodes'])} more"
                                                                         if spot["count"] > len(spot["nodes"]) else ""))
     return [*out, f"page      {case['runbook_url']}"]
@@ -130,9 +150,11 @@ def story(record: Mapping[str, Any]) -> list[str]:
         truth = record["truth"]
         return [f"PLANTED {truth['fault']} on {part(truth['culprit'])} (by the lab; Greylag is not told)"]
     if kind == "recovery":
-        before, after = (f"{record[f'{when}_seconds']:.2f} s" if record[f"{when}_seconds"] is not None else "an unknown time"
-                         for when in ("before", "after"))
-        return [f"PROVEN job {record['job']}: a step took {before} before the fault and takes {after} now"]
+        before, after = record["before_seconds"], record["after_seconds"]
+        if before is None or after is None:
+            return [f"NOT MEASURED job {record['job']}: its step time {'before' if before is None else 'after'} the fault is not known"]
+        word = "PROVEN" if after <= RATIO_MAX * before else "SLOWER"
+        return [f"{word} job {record['job']}: a step took {before:.2f} s before the fault and takes {after:.2f} s now"]
     if kind == "event" and record["event"]["kind"] not in ("job_phase", "checkpoint", "action"):
         return [f"event {record['event']['kind']} at {part(record['event']['target'])}"]
     if kind == "summary":

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from app.client import Client
+from app.story import RATIO_MAX, because, part
 from core.clock import parse_rfc3339, rfc3339
 from core.targets import CLOSED_STATES
 
 BEFORE_SECONDS = 300
 AFTER_SECONDS = 120
-RATIO_MAX = 1.05
 STEP_SECONDS = "greylag_train_step_seconds"
 
 
@@ -87,25 +87,26 @@ class Checker:
             truth = record["truth"]
             match = next((i for i in left if i["fault"] == truth["fault"] and same_part(i["culprit"], truth["culprit"])), None)
             if match is None:
-                out.append(f"no incident names {truth['fault']} on {truth['culprit']}")
+                out.append(f"no incident names {truth['fault']} on {part(truth['culprit'])}")
                 continue
             left.remove(match)
             if match["state"] != "resolved":
-                out.append(f"{match['id']} ({match['fault']}) is {match['state']}: {match['reason']}")
+                out.append(f"{match['id']} ({match['fault']} on {part(match['culprit'])}) is {match['state']}: {because(match['reason'])}")
             recovery = self.recovered.get(match["id"])
             if recovery is None or recovery["before_seconds"] is None or recovery["after_seconds"] is None:
                 out.append(f"{match['id']} has no measured recovery")
             elif recovery["after_seconds"] > RATIO_MAX * recovery["before_seconds"]:
                 out.append(f"{match['id']}: a step took {recovery['before_seconds']:.2f} s before and "
                            f"{recovery['after_seconds']:.2f} s after")
-        out += [f"{i['id']} ({i['fault']} on {i['culprit']}) opened without a planted fault" for i in left]
-        out += [f"action {key} ended as {r['outcome']['state']}: {r['outcome']['reason']}"
+        out += [f"{i['id']} ({i['fault']} on {part(i['culprit'])}) opened without a planted fault" for i in left]
+        out += [f"action {key} has not ended" if r["outcome"]["state"] in ("PENDING", "RUNNING") else
+                f"action {key} ended as {r['outcome']['state']}: {because(r['outcome']['reason'])}"
                 for key, r in self.outcomes.items() if r["outcome"]["state"] != "DONE"]
         return out
 
     def quiet_problems(self) -> list[str]:
         """What happened although nothing was planted; empty = as it should be."""
-        out = [f"{i['id']} ({i['fault']}) opened without a planted fault" for i in self.real]
+        out = [f"{i['id']} ({i['fault']} on {part(i['culprit'])}) opened without a planted fault" for i in self.real]
         return out + [f"action {key} was taken without a planted fault" for key in self.outcomes]
 
     def summary(self) -> str:

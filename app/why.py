@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from app.case import case_document
 from app.client import Client
 from app.stored import open_stored
-from app.story import because, evidence, part
+from app.story import evidence, part
 from core.clock import parse_rfc3339
 from core.errors import BadInput, Unavailable, nearest
 from core.inventory import Inventory, read_inventory
 from core.plugins import load_plugins
+from core.reasons import INCIDENT_REASONS
 from core.render import plain
 from core.targets import CLOSED_STATES
 from pipeline.runbooks import first_steps
@@ -263,7 +264,7 @@ def _where(row: Mapping[str, Any]) -> str:
 def _next(case: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     """What Greylag does or waits for, else the first step of the fault's page."""
     if one["state"] == "resolved":
-        return f"nothing: it ended at {one['resolved_at'][11:16]} UTC ({because(one['reason'])})"
+        return f"nothing: it ended at {one['resolved_at'][11:16]} UTC, {INCIDENT_REASONS.get(one['reason'], one['reason'])}"
     pending = [row for row in case["actions"] if row["outcome"]["state"] in ("PENDING", "RUNNING")]
     doing = pending[-1]["action"] if pending else None
     if one["state"] == "proposed":
@@ -304,8 +305,7 @@ def why(name: str, url: str, store: Path | None) -> list[str]:
     try:
         return answer(LiveSite(Client(url)), name)
     except Unavailable as error:
-        raise Unavailable(f"{error}. Is it running (greylag run -c greylag.yaml)? --url says where it listens, and"
-                          " `greylag why --store DIR` asks a kept store") from None
+        raise Unavailable(f"{error}, and `greylag why --store DIR` asks a kept store") from None
 
 
 def as_json(lines: Sequence[str]) -> dict[str, Any]:

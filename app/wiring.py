@@ -61,6 +61,18 @@ def plugin_entry(plugins: Mapping[str, Any], entry: Any, file: str, path: str) -
     return plugin, build(plugin.params, own, where.rsplit(":", 1)[0], path)
 
 
+def built(plugin: NotifierPlugin | BackendPlugin, params: Any, entry: Any, file: str, path: str) -> Any:
+    """What the plug-in builds. A plug-in knows which of its keys is wrong, and here is known where it stands: raises ConfigError
+    with file and line."""
+    try:
+        return plugin.build(params)
+    except ConfigError as error:
+        if error.where not in ("notify", "backend"):
+            raise
+        where = entry.where(error.key.partition(".")[0]) if isinstance(entry, Node) else file
+        raise ConfigError(where, f"{path}.{error.key}" if error.key else path, error.given, error.allowed) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Hands:
     """The control door, the view of the world and the engine that uses them."""
@@ -87,7 +99,7 @@ def hands(config: GreylagConfig, labels_of: Callable[[str], Mapping[str, str]] |
     """
     backends: dict[str, BackendPlugin] = load_plugins("remediation.backends")
     plugin, params = plugin_entry(backends, config.backend, config.file, "backend")
-    door, view = plugin.build(placed(params, config))
+    door, view = built(plugin, placed(params, config), config.backend, config.file, "backend")
     path = config.resolve(config.policy) if config.policy else default_policy()
     policy = read_policy(path)
     if plugin.name == "observe":
@@ -125,7 +137,7 @@ def notifiers(config: GreylagConfig) -> tuple[list[NotifyRoute], dict[str, Notif
         if name in doors:
             raise ConfigError(entry.where("id") if held else config.file, f"notify[{i}].id", name, "another notifier has this id")
         routes.append(NotifyRoute(name, plugin, told, rules))
-        doors[name] = plugin.build(placed(params, config))
+        doors[name] = built(plugin, placed(params, config), entry, config.file, f"notify[{i}]")
     return routes, doors
 
 

@@ -208,6 +208,14 @@ def parse_groups(data: Any, where: str, path: str = "") -> tuple[StaticGroup, ..
     return tuple(groups)
 
 
+def _port_stands(address: str) -> bool:
+    """True where the address has no port (that of its scheme is taken, as Prometheus does) or one that can be."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or port.endswith("]") or (":" in host.strip("[]") and not host.startswith("[")):
+        return True  # a name alone, or an IPv6 address that ends in a bracket or has none
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+
+
 def _file_sd(data: Any, where: str, path: str) -> FileSd:
     reader = Reader(data, where, path)
     reader.check_keys(("files", "refresh_interval"), {})
@@ -258,10 +266,15 @@ def parse_job(data: Any, defaults: Defaults, where: str, path: str) -> ScrapeCon
     if scheme not in ("http", "https"):
         raise reader.fail("scheme", scheme, "allowed are: http, https")
     at = reader.where()
+    groups = parse_groups(reader.items("static_configs"), at, reader.name("static_configs"))
+    if not reader.items("relabel_configs"):  # which may make an address of anything
+        for i, address in ((i, one) for i, group in enumerate(groups) for one in group.targets):
+            if not _port_stands(address):
+                raise ConfigError(at, f"{reader.name('static_configs')}[{i}].targets", address, "host:port with a port of 1 to 65535 is needed")
     return ScrapeConfig(
         reader.text("job_name"), interval, timeout, reader.text("metrics_path", "/metrics"), scheme, _params(reader),
         reader.flag("honor_labels", False), reader.flag("honor_timestamps", True), _limits(reader, defaults.limits),
-        parse_groups(reader.items("static_configs"), at, reader.name("static_configs")),
+        groups,
         tuple(_file_sd(one, at, f"{reader.name('file_sd_configs')}[{i}]")
               for i, one in enumerate(reader.items("file_sd_configs"))),
         tuple(_http_sd(one, at, f"{reader.name('http_sd_configs')}[{i}]")

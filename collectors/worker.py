@@ -111,8 +111,8 @@ async def _until_stopped(rounds: Any, background: list[asyncio.Task[None]]) -> N
 
 
 def push_receiver(config: GreylagConfig, collector: Collector, clock: Clock) -> Any:
-    """The receiver of pushes where this worker has one: `collector-0`, with `push_listen` set; else None."""
-    if config.push_listen is None or not collector.reads_logs:
+    """The receiver of pushes where this worker has one: `collector-0`, with `push_listen` or `syslog_listen` set; else None."""
+    if (config.push_listen is None and config.syslog_listen is None) or not collector.reads_logs:
         return None
     from collectors.push import PushReceiver
 

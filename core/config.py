@@ -183,6 +183,7 @@ def read_config(path: str | Path) -> GreylagConfig:
     """Reads and checks the file. Raises ConfigError."""
     data = read_yaml(path)
     file = str(path)
+    require(data is not None and data != {}, file, "", "nothing", "at least scrape_configs, logs or push_listen is needed")
     if isinstance(data, Mapping):
         for key, what in LATER.items():
             if key in data:
@@ -191,6 +192,9 @@ def read_config(path: str | Path) -> GreylagConfig:
     config = build(GreylagConfig, data, file)
     _check_tokens(config, file)
     check_listen(file, config.listen, tokens=bool(config.tokens))
+    for name in ("clock", "external_url", "explorer_url", "runbook_url"):
+        given = getattr(config, name)
+        require(given is None or given.startswith(("http://", "https://")), file, name, given, "an http:// or https:// address is needed")
     if config.push_listen is not None:
         check_listen(file, config.push_listen, "push_listen", bool(config.tokens))
     if config.syslog_listen is not None:
@@ -199,7 +203,8 @@ def read_config(path: str | Path) -> GreylagConfig:
     for i, log in enumerate(config.logs):
         key = f"logs[{i}]"
         require(log.kind in ("kernel", "trainer"), file, f"{key}.kind", log.kind, "allowed are: kernel, trainer")
-        require((log.path is None) != (log.url is None), file, key, "path and url", "exactly one of them is needed")
+        given = "nothing of path and url" if log.path is None else "a path and a url"
+        require((log.path is None) != (log.url is None), file, key, given, "exactly one of them is needed")
         require(log.rules is None or log.kind == "trainer", file, f"{key}.rules", log.rules, "rules are for logs of kind trainer")
     object.__setattr__(config, "file", file)
     return config
@@ -250,7 +255,7 @@ def _check_tokens(config: GreylagConfig, file: str) -> None:
 def check_listen(where: str, listen: str, key: str = "listen", tokens: bool = False) -> tuple[str, int]:
     """Host and port of `host:port`; without tokens only loopback is allowed. Raises ConfigError."""
     host, _, port = listen.rpartition(":")
-    require(port.isdigit() and int(port) < 65536 and bool(host), where, key, listen, "host:port is needed")
+    require(port.isdigit() and int(port) < 65536 and bool(host), where, key, listen, "host:port is needed, with a port of at most 65535")
     why = "only loopback is allowed: syslog knows no tokens" if key == "syslog_listen" else "only loopback is allowed without tokens"
     require(tokens or host in LOOPBACK, where, key, listen, why)
     return host.strip("[]"), int(port)

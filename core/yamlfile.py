@@ -86,9 +86,19 @@ def read_yaml(path: str | Path) -> Any:
             raise ConfigError(str(path), "", f"{file.stat().st_size} bytes", f"at most {LARGEST_FILE_BYTES} are allowed")
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "text that is not UTF-8"
-        raise ConfigError(str(path), "", what, "a readable UTF-8 file is needed") from None
+        raise ConfigError(str(path), "", _unreadable(error), "a readable UTF-8 file is needed") from None
     return parse_yaml(text, str(path))
+
+
+def _unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read, as a phrase."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "a folder"
+    if isinstance(error, PermissionError):
+        return "a file that this user may not read"
+    return "text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
 
 
 def build(cls: type[T], data: Any, file: str, path: str = "") -> T:

@@ -232,7 +232,7 @@ def _own(app: FastAPI, house: House) -> None:
             try:
                 return await asyncio.to_thread(house.command, word, {"id": action, "actor": actor_of(request)})
             except KeyError:
-                raise NotKnown("the action", action) from None
+                raise NotKnown("a proposal of", action) from None
 
         return decide
 

@@ -1,7 +1,8 @@
 """Blind spots: faults that cannot be judged on some nodes, and the signals that are missing for it.
 
 From the rows of coverage: a detector speaks on a node where of each group of its needs at least one signal is fresh there.
-A need that is a kind of event (a kernel line) is met by silence as well, so it is left to whoever knows which logs are read.
+A need that is a kind of event (a kernel line) is met by silence as well, so it is left to whoever knows which logs are read;
+and what coverage has no rows of (exporters, labels) to whoever has the window.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from core.protocols import DetectorPlugin
 from core.signals import SIGNALS
-from pipeline.coverage import EVENT_SIGNALS
+from pipeline.coverage import EVENT_SIGNALS, SAYS_OF_OTHERS
 
 SPEAKS = ("fresh", "partial")
 MOST_NAMED = 8
@@ -28,11 +29,12 @@ def by_node(rows: Iterable[Mapping[str, Any]], nodes: Collection[str] | None = N
 
 
 def group_state(group: Sequence[str], seen: Mapping[str, str]) -> str:
-    """How a group of needs stands on a node: fresh | lost | not_configured | not_applicable | event (a log may tell it)."""
+    """How a group of needs stands on a node: fresh | lost | not_configured | not_applicable | event (something else than the rows
+    may tell it)."""
     states = [_state(name, seen) for name in group if name in SIGNALS]
     if any(state in SPEAKS for state in states):
         return "fresh"
-    if any(name not in SIGNALS for name in group):
+    if any(name not in SIGNALS or (SIGNALS[name].kind in SAYS_OF_OTHERS and name not in seen) for name in group):
         return "event"
     if "lost" in states:
         return "lost"

@@ -16,6 +16,7 @@ from core.protocols import DetectorPlugin
 from core.signals import SIGNALS
 from core.types import Event, Target
 from core.window import Window
+from pipeline.blind import blind_spots
 from tests.pipeline.worlds import T0, window
 
 T, CLOCK, BITS, RATE, STEP = ("gpu.temperature_celsius", "gpu.sm_clock_hertz", "gpu.throttle_reasons_bits", "nic.rate_bytes_per_second",
@@ -71,6 +72,16 @@ def test_what_stands_on_no_node_is_judged_by_its_signals() -> None:
     """Greylag's collectors are no node's: a fresh lag is enough."""
     seen = window(T0, {"collector.lag_seconds": ([Target("collector", device="collector-0")], [[1.0]])})
     assert one((("collector.lag_seconds",),), {"n1": f"{T}=fresh collector.lag_seconds=not_applicable"}, (), seen)["state"] == "judged"
+
+
+@pytest.mark.parametrize("signal", ["exporter.state", "label.present"])
+def test_what_coverage_has_no_rows_of_is_seen_in_the_window(signal: str) -> None:
+    """Whether exporters answer, and what labels say, is known node by node."""
+    kind = SIGNALS[signal].kind
+    seen = window(T0, {signal: ([Target(kind, "n1", "a")], [[0.0]])})
+    found = one(((signal,),), {"n1": f"{T}=fresh", "n2": f"{T}=fresh"}, (), seen)
+    assert (found["state"], found["nodes_judged"], found["nodes_blind"]) == ("partly", 1, 1)
+    assert blind_spots(plugin("thermal_throttle", (signal,)), rows(n1=f"{T}=fresh"), ["n1"]) == []
 
 
 def test_a_missing_field_has_its_cost() -> None:

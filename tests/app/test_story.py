@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.story import Teller, number, part
+from app.story import Teller, number, part, shown_lines
 from app.verdict import Checker
 
 TICK = "2026-11-27T21:36:30.000Z"
@@ -35,7 +35,7 @@ def told(*records: dict[str, Any], started_at: int | None = None) -> list[str]:
 @pytest.mark.parametrize(("value", "unit", "text"), [
     (None, "Hz", "none"), (1.42e9, "Hz", "1.42 GHz"), (84.04, "°C", "84 °C"), (0.1234, "ratio", "12.3 %"), (182.0, "1/s", "182 per s"),
     (0x60, "bits", "0x60"), (6254.0, "seq", "6254"), (18240.0, "step", "18240"), (3.2, "s", "3.2 s"), (0.0, "bytes", "0 bytes"),
-    (2.5e6, "bytes/s", "2.5 Mbytes/s"), (3.0, "count", "3"),
+    (2.5e6, "bytes/s", "2.5 Mbytes/s"), (3.0, "count", "3"), (1_070_070.0, "1/s", "1.07 million per s"),
 ])
 def test_numbers_carry_their_unit(value, unit, text):
     """Short, with SI prefixes for large units, per cent for shares, nothing for what is counted."""
@@ -93,13 +93,13 @@ def test_events_of_a_short_recording_are_told_at_its_end():
 
 
 @pytest.mark.parametrize(("state", "reason", "words"), [
-    ("PENDING", "policy", "→ drain n04 (wait_for checkpoint): policy"),
+    ("PENDING", "policy", "→ step 1: drain n04 (wait_for checkpoint)"),
     ("DONE", "done", "✓ drain n04 (wait_for checkpoint): DONE after 75 s"),
     ("REFUSED", "other_hand", "✗ drain n04 (wait_for checkpoint): REFUSED after 75 s: other_hand (another hand holds the node)"),
 ])
 def test_an_action_is_a_decision_or_an_outcome(state, reason, words):
     """What, on which part, with which arguments; how it ended, how long it took, why it failed."""
-    action = {"kind": "drain", "target": target("node", node="n04"), "args": {"wait_for": "checkpoint"}, "reason": "policy"}
+    action = {"kind": "drain", "target": target("node", node="n04"), "args": {"wait_for": "checkpoint"}, "reason": "policy", "step": 1}
     outcome = {"state": state, "reason": reason, "took_seconds": 0.0 if state == "PENDING" else 75.0}
     (_, line) = told({"type": "action", "at": TICK, "action": action, "outcome": outcome})
     assert line.split("  ", 1)[1].strip() == words
@@ -110,6 +110,34 @@ def test_running_actions_and_coverage_are_not_told():
     action = {"kind": "drain", "target": target("node", node="n04"), "args": {}, "reason": "policy"}
     running = {"type": "action", "at": TICK, "action": action, "outcome": {"state": "RUNNING", "reason": "", "took_seconds": 1.0}}
     assert told(running, {"type": "coverage", "at": TICK, "coverage": {}}) == []
+
+
+def test_an_incident_is_shown_as_it_stands():
+    """Its state in front, since when, each action once and with its time; one that still runs is told."""
+    def row(at: str, name: str, state: str, took: float) -> dict[str, Any]:
+        return {"at": at, "action": {"id": name, "kind": name, "target": target("node", node="n04"), "args": {}, "reason": "policy", "step": 1},
+                "outcome": {"state": state, "reason": "policy" if state in ("PENDING", "RUNNING") else "done", "took_seconds": took}}
+
+    one = incident("resolved", "resolved", "recovered", onset_at=TICK, resolved_at="2026-11-27T21:46:30.000Z")["incident"]
+    lines = shown_lines({"incident": one, "actions": [
+        row(TICK, "drain", "PENDING", 0.0), row(TICK, "drain", "RUNNING", 0.0), row("2026-11-27T21:37:45.000Z", "drain", "DONE", 75.0),
+        row("2026-11-27T21:38:00.000Z", "replace", "RUNNING", 15.0)]})
+    assert lines[0] == "RESOLVED inc-0123456789ab thermal_throttle on n04 GPU 4, scope device, confidence 0.93"
+    assert lines[2:] == [
+        "  · since 2026-11-27 21:36:30 to 2026-11-27 21:46:30 UTC, 0.26 GPU-hours lost; resolved: recovered (the detectors are quiet and the"
+        " job is as fast as before)",
+        "21:36:30  → step 1: drain n04", "21:37:45  ✓ drain n04: DONE after 75 s", "21:38:00  · replace n04: RUNNING after 15 s: policy"]
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    (3.2, 3.3, "PROVEN job train-1: a step took 3.20 s before the fault and takes 3.30 s now"),
+    (3.2, 3.4, "SLOWER job train-1: a step took 3.20 s before the fault and takes 3.40 s now"),
+    (3.2, None, "NOT MEASURED job train-1: its step time after the fault is not known"),
+    (None, 3.2, "NOT MEASURED job train-1: its step time before the fault is not known")])
+def test_only_what_is_measured_is_proven(before, after, words):
+    """A job that stays slower, or whose step time is not known, is not called proven."""
+    (_, line) = told({"type": "recovery", "at": TICK, "job": "train-1", "before_seconds": before, "after_seconds": after})
+    assert line.split("  ", 1)[1] == words
 
 
 GPU = target("gpu", node="n04", device="4", id="GPU-1")

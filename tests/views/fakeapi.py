@@ -52,7 +52,7 @@ class FakeApi:
 
     def __init__(self, empty: bool = False) -> None:
         api = self
-        self.empty, self.asked = empty, []  # type: ignore[var-annotated]
+        self.empty, self.late, self.asked = empty, False, []  # type: ignore[var-annotated]
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -85,6 +85,7 @@ class FakeApi:
             "coverage": {"items": [], "next": None, "nodes": {} if self.empty else {"n0": "fresh", "n1": "lost", "n2": "fresh"}},
             "records": {"items": [], "next": 0, "tick": None if self.empty else rfc3339(AT)},
             "windows": windows(params) if name == "windows" else None,
+            "/readyz": {"status": "ready", "reason": "the last tick is 15 s old"} if not self.late else None,
         }.get(name)
 
     def close(self) -> None:

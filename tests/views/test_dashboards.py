@@ -20,7 +20,9 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from app.page import MetricsPage
 from app.virtual import FleetSource
+from collectors.sources import dcgm
 from core.clock import monotonic_seconds
+from core.signals import SIGNALS
 from core.telemetry import METRICS, Telemetry
 from dashboards import build, fleet_glance
 from fleet.frames import FleetFrames
@@ -51,7 +53,7 @@ def own_page() -> bytes:
     """Greylag's own page with one row in each series that the dashboard shows."""
     telemetry = Telemetry()
     for name in {metric(expr) for expr, _ in QUERIES} & set(METRICS):
-        telemetry.set(name, 1.0, **dict.fromkeys(METRICS[name][2], "x"))
+        telemetry.set(name, 1.0, **{label: "detect" if label == "part" else "x" for label in METRICS[name][2]})
     return MetricsPage(telemetry).render("text/plain")[0]
 
 
@@ -131,9 +133,32 @@ def labels() -> dict[str, set[str]]:
 def test_a_legend_names_labels_that_exist(labels: dict[str, set[str]], expr: str, legend: str) -> None:
     """{{label}} of a legend, and labels that the selector asks for, are labels of the series."""
     known = labels.get(metric(expr)) or labels["DCGM_FI_DEV_GPU_TEMP"]  # one exporter gives all its series the same labels
-    wanted = set(re.findall(r"\{\{(\w+)\}\}", legend)) | set(re.findall(r"(\w+)=~", expr))
+    wanted = set(re.findall(r"\{\{(\w+)\}\}", legend)) | set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", expr))
     assert wanted <= known
     assert metric(expr) in labels or metric(expr) in MAY_BE_EMPTY
+
+
+# What a metric is measured in (its signal's unit and the scale to it, or the end of its name) → Grafana's name of that unit.
+UNITS = {("°C", 1.0): "celsius", ("Hz", 1e6): "rotmhz", ("W", 1.0): "watt", ("ratio", 1.0): "percentunit", ("bytes/s", 1.0): "Bps",
+         "_per_second": "Bps", "_seconds": "s", "_ratio": "percentunit", "_bytes": "bytes", "gpu_hours_total": "suffix: GPU-h"}
+
+
+@pytest.mark.parametrize("panel", [p for p in PANELS if p["type"] != "table"], ids=lambda p: p["title"])
+def test_a_panel_has_the_unit_of_its_metric(panel: dict[str, Any]) -> None:
+    """As the sources read the exporter; what is a number without a unit has none."""
+    name, found = metric(panel["targets"][0]["expr"]), panel["fieldConfig"]["defaults"]["unit"]
+    meant = {row.metric: row.meaning for row in dcgm.described()}.get(name)
+    if meant is not None and meant.signal != "gpu.xid_code":
+        assert UNITS.get((SIGNALS[meant.signal].unit, meant.scale), "none") == found
+    else:
+        assert next((unit for end, unit in UNITS.items() if isinstance(end, str) and name.endswith(end)), "none") == found
+
+
+def test_missing_data_is_never_a_good_number() -> None:
+    """Without data a panel says so in words; the one that tells whether Greylag is heard names it."""
+    said = {panel["title"]: panel["fieldConfig"]["defaults"].get("noValue", "") for panel in PANELS}
+    assert [title for title, words in said.items() if not re.search("[a-z]", words)] == []
+    assert said["Last tick"] == "Greylag is not heard"
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def test_an_incident_shows_what_changed_and_what_is_not_watched(serve: Callable[
     tables = [frame.value.to_dict("records") for frame in test.dataframe]
     assert {"UTC": rfc3339(AT - 600_000)[:19].replace("T", " "), "kind": "change", "what": "driver 550 → 570", "part": "n2", "by": "anna"} in [
         row for table in tables for row in table]
-    assert {"fault": "power_brake", "why": "lost", "needs": "gpu.throttle_reasons_bits", "nodes": "n2"} in [row for table in tables for row in table]
+    assert {"fault": "power_brake", "why": "was seen and is silent now", "needs": "gpu.throttle_reasons_bits", "nodes": "n2"} in [row for table in tables for row in table]
     assert "(http://greylag:9470/runbooks/thermal_throttle)" in " ".join(one.value for one in test.markdown)
 
 
@@ -120,6 +120,15 @@ def test_a_site_without_anything_is_no_error(serve: Callable[..., FakeApi], name
     assert not test.error
     assert "No incident has been opened." in texts(test)
     assert name != "fleet_page" or "No inventory is configured" in texts(test)
+
+
+def test_what_is_old_does_not_look_quiet(serve: Callable[..., FakeApi]) -> None:
+    """Where nothing is judged the fleet page says so above all else."""
+    api = serve()
+    api.late = True
+    assert next(w.value for w in page().warning).startswith("What is shown may be out of date")
+    api.late = False
+    assert not page().warning
 
 
 def test_an_incident_that_is_not_known(serve: Callable[..., FakeApi]) -> None:
