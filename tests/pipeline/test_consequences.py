@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from core.types import Evidence, Finding, Target
+from pipeline.confidence import chances
 from pipeline.incidents import IncidentBook
 from tests.pipeline.test_incidents import gpu, nic, rank, seen, stall
 from tests.pipeline.worlds import T0, finding, tick
@@ -159,12 +160,14 @@ def counted(device: int, rate: float, severity: float = 0.6) -> Finding:
     return replace(finding(gpu(1, device), "nvlink_errors", severity=severity, reason="link_errors"), evidence=(row,))
 
 
+OWN = chances()["own"]
+HALF = round(OWN / 2, 3)
 ENDS = [
-    ("both count alike", [counted(1, 2.0), counted(2, 2.2)], {1: 0.485, 2: 0.485}),
-    ("few errors, by chance more here", [counted(1, 0.07), counted(2, 0.12)], {1: 0.485, 2: 0.485}),
-    ("ill on several links", [counted(1, 2.0), counted(4, 6.1), counted(7, 2.1)], {4: 0.97}),
-    ("only one of them met a fatal error", [counted(1, 9.0), counted(2, 2.0, 0.9)], {2: 0.97}),
-    ("a single end", [counted(5, 2.0)], {5: 0.97}),
+    ("both count alike", [counted(1, 2.0), counted(2, 2.2)], {1: HALF, 2: HALF}),
+    ("few errors, by chance more here", [counted(1, 0.07), counted(2, 0.12)], {1: HALF, 2: HALF}),
+    ("ill on several links", [counted(1, 2.0), counted(4, 6.1), counted(7, 2.1)], {4: OWN}),
+    ("only one of them met a fatal error", [counted(1, 9.0), counted(2, 2.0, 0.9)], {2: OWN}),
+    ("a single end", [counted(5, 2.0)], {5: OWN}),
 ]
 
 

@@ -26,7 +26,7 @@ from remediation.guards import (
 )
 from remediation.ledger import Entry, Ledger
 from remediation.policy import Limits
-from tests.remediation.worlds import T0, Fault, Owner, cluster, finding, incident, policy
+from tests.remediation.worlds import POLICY, T0, Fault, Owner, cluster, finding, incident, policy
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -237,17 +237,21 @@ def test_what_is_held_goes_on_when_the_reason_passes():
     fault.until("resolved")
 
 
-def test_two_incidents_of_one_job_take_turns():
+@pytest.mark.parametrize(("fault", "reason"), [
+    pytest.param("gpu_lost", "target_busy", id="a part that kills the job"),
+    pytest.param("thermal_throttle", "being_weighed", id="a slow part, which shows nothing while the job stands"),
+])
+def test_two_incidents_of_one_job_take_turns(fault, reason):
     """The second waits until the first attempt has done its steps."""
-    owner = Owner(policy(), cluster())
+    owner = Owner(policy(POLICY.replace("thermal_throttle", fault)), cluster())
     other = Target("gpu", "n2", "0", "GPU-2", "train", 16)
-    owner.open(incident(), incident("inc-2", culprit=other, findings=("fnd-2",), opened_at=T0 + 1))
+    owner.open(incident(fault=fault), incident("inc-2", fault=fault, culprit=other, findings=("fnd-2",), opened_at=T0 + 1))
     owner.world.lasts["drain"] = 60
-    owner.facts.findings = [finding(owner.at), finding(owner.at, target=other, name="fnd-2")]
+    owner.facts.findings = [finding(owner.at, fault), finding(owner.at, fault, target=other, name="fnd-2")]
     owner.facts.steps = [(0, 2.0), (T0 + 1, 3.0)]
     owner.tick(1)
     assert owner.state("inc-1") == ("acting", "action_planned")
-    assert owner.state("inc-2") == ("holding", "target_busy")
+    assert owner.state("inc-2") == ("holding", reason)
 
 
 def test_a_world_that_does_not_answer_holds():
