@@ -72,8 +72,8 @@ class PageTemplate:
         if ends is None:
             return None
         offsets = self._offsets(ends)
-        sizes = ends - offsets[1::2]
-        if sizes.min() <= 0 or sizes.max() > LONGEST_VALUE or body[ends[-1]:] != self._tail:
+        sizes = ends - offsets[1::2] - 1  # of 1 to LONGEST_VALUE octets: what is shorter is a huge number without its sign
+        if sizes.view(np.uint32).max() >= LONGEST_VALUE or body[ends[-1]:] != self._tail:
             return None
         if not _strings(body, offsets, self._between).equals(self._kept):
             return None
@@ -161,8 +161,11 @@ def _feeds(body: bytes) -> NDArray[np.int64]:
     hit = words[found]
     if (hit & (hit - _ONE)).any():
         return np.flatnonzero(hits)
-    # One octet of the word is 1: its place is the exponent of the word, an eighth of it in octets.
-    return found * 8 + (((hit.astype(np.float64).view(np.int64) >> 52) - 1023) >> 3)
+    # One octet of the word is 1: 2 ** (8 k), and its place is k. As a float64 it begins with 1023 + 8 k, which is 127 + k in eights.
+    found <<= 3
+    found += hit.astype(np.float64).view(np.int64) >> 55
+    found -= 127
+    return found
 
 
 def _strings(body: bytes, offsets: NDArray[np.int32], shown: pa.Buffer) -> pa.Array:
