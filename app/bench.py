@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from core.clock import monotonic_seconds, process_cpu_seconds
+from core.errors import BadInput
 
 SECONDS = 2.0
 Rows = Iterator[dict[str, Any]]  # one for each system and load, as each is measured
@@ -109,10 +110,13 @@ def bench_detect(nodes: int = 0) -> Rows:
 
     nodes: instead, the smallest fleet and one of so many nodes; 10,000 take gigabytes, and many minutes to set up.
     """
+    from app.bench_blocks import BLOCK_NODES
     from app.bench_detect import SIZES
     from app.bench_detect import bench_detect as run
     from pipeline.ring_bench import bench_ring
 
+    if nodes % BLOCK_NODES:
+        raise BadInput("bench", "--nodes", str(nodes), f"a multiple of {BLOCK_NODES} is needed")
     if nodes:
         yield from run((SIZES[0], nodes))
         return

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import cramjam
 
 from app.bench_pages import GPU_MARK, PLACEHOLDER, Serving, node_name, node_pages
+from collectors.protowire import field, varint
 from core.clock import monotonic_seconds, wall_ms
 from core.errors import Unavailable
 
@@ -30,21 +31,6 @@ _PAIR = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
 _ESCAPED = re.compile(rb"\\(.)")
 _TIMESTAMP_LENGTH = 6  # of a varint of today's milliseconds: good until the year 2109
 _NO_TIME = b"\x10" + b"\xff" * (_TIMESTAMP_LENGTH - 1) + b"\x01"  # field 2; no time of ours looks like it
-
-
-def varint(value: int) -> bytes:
-    """Protobuf's base 128."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A length-delimited field."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def series_of(line: tuple[bytes, bytes, bytes]) -> bytes:

@@ -178,8 +178,8 @@ def bench(
         raise BadInput("bench", "", what, f"allowed are: {', '.join(BENCHES)}")
     if (matrix or scale) and what != "ingest":
         raise BadInput("bench", "--matrix" if matrix else "--scale", what, "allowed with: ingest")
-    if nodes and (what != "detect" or nodes % 50):
-        raise BadInput("bench", "--nodes", str(nodes), "allowed with: detect, as a multiple of 50")
+    if nodes and what != "detect":
+        raise BadInput("bench", "--nodes", str(nodes), "allowed with: detect")
     arguments = {"ingest": (matrix, scale), "detect": (nodes,)}.get(what, ())
     for row in BENCHES[what](*arguments):
         typer.echo(json.dumps({"bench": what, **row}) if as_json else "  ".join(f"{k}: {v}" for k, v in row.items()))

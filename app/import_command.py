@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 import sys
 import time
@@ -23,6 +22,7 @@ from app.import_files import Asked as Files
 from app.import_files import FileImport, Known, ledger_end
 from app.import_jobs import keep_inventory, zone_of
 from app.stored import FILE_NAME, FOR_EVER_MS
+from app.workerfiles import write_whole
 from collectors.history.doors import WAYS, build_of, reader_of, types_of
 from collectors.history.log_slices import LogHistory
 from collectors.history.loki import LABELS, Loki
@@ -156,10 +156,7 @@ class Ledger:
     def put(self, entry: Asked) -> None:
         """Adds an import, or its later end; written as a whole."""
         self.entries = [*(e for e in self.entries if e.id != entry.id), entry]
-        text = json.dumps({"imports": [dataclasses.asdict(e) for e in self.entries]}, indent=1)
-        beside = self._path.with_suffix(".tmp")
-        beside.write_text(text + "\n", encoding="utf-8")
-        os.replace(beside, self._path)
+        write_whole(self._path, json.dumps({"imports": [dataclasses.asdict(e) for e in self.entries]}, indent=1) + "\n")
 
 
 def _times(options: ImportOptions, before: Asked | None, done: Callable[[Asked], int | None]) -> tuple[int, int]:

@@ -42,6 +42,7 @@ from app.odd import MODEL_FILE, OddParts
 from app.outbox import OutboxThread
 from app.own_series import WORKER, OwnSeries
 from app.part_store import parts_of
+from app.processes import bind
 from app.silence_watch import SilenceWatch
 from app.slow_jobs import LOOK_SECONDS as SLOW_LOOK_SECONDS
 from app.slow_jobs import SlowDrift
@@ -391,18 +392,13 @@ def bound(host: str, port: int, owner_file: Path) -> socket.socket:
             asked = [before, 0] if before else [0]
         except (OSError, ValueError, KeyError, TypeError):
             pass
-    for one in asked:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, one))
-        except OSError as error:
-            listener.close()
-            if one == asked[-1]:
-                raise Refused("address_in_use", f"cannot listen on {host}:{one} ({error.strerror})") from None
-        else:
-            break
-    return listener
+    for one in asked[:-1]:
+        with contextlib.suppress(OSError):
+            return bind(host, one)
+    try:
+        return bind(host, asked[-1])
+    except OSError as error:
+        raise Refused("address_in_use", f"cannot listen on {host}:{asked[-1]} ({error.strerror})") from None
 
 
 def run_owner(config: GreylagConfig) -> int:

@@ -65,10 +65,7 @@ def _run(scenario: Scenario, name: str, policy: Policy | None, progress: Callabl
     out, tick, told = Run(name), world.now_ms // TICK_MS * TICK_MS, monotonic_seconds()
     while tick < scenario.end_ms:
         tick += TICK_MS
-        for batch in site.source.advance(tick):
-            site.brain.feed(batch)
-        site.brain.set_inventory(site.inventory())
-        commit = site.brain.tick(tick).commit
+        commit = site.judge(tick).commit
         out.incidents |= {one.id: one for one in commit.incidents}
         out.actions |= {a.id: a for a, o in commit.actions if o.state in ("RUNNING", "DONE", "FAILED") and a.kind not in ("escalate", "notify")}
         site.brain.carry_out(tick, site.door)

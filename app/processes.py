@@ -17,6 +17,18 @@ from core.errors import Unavailable
 LISTEN_PORTS = range(12_000, 32_000)
 
 
+def bind(host: str, port: int) -> socket.socket:
+    """A TCP socket that is bound, also to a port whose last connections are still being forgotten. Raises OSError."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        one.bind((host, port))
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
 def free_port() -> int:
     """A loopback port that is free now and that no outgoing connection is given. Raises Unavailable."""
     for port in random.SystemRandom().sample(LISTEN_PORTS, 200):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app import supervise
+from app.processes import bind
 from core.clock import monotonic_seconds
 from core.config import GreylagConfig, read_config
 from core.errors import BadInput, ConfigError, Unavailable
@@ -65,12 +65,10 @@ def await_addresses(config: GreylagConfig) -> None:
 
 
 def _cannot_listen(host: str, port: int) -> OSError | None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error
+    try:
+        bind(host, port).close()
+    except OSError as error:
+        return error
     return None
 
 

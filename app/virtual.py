@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app import wiring
-from app.brain import Brain
+from app.brain import Brain, Ticked
 from app.demo import policy_path
 from app.fleet_targets import SAMPLE_LIMIT, FleetTargets
 from app.own_series import OwnSeries
@@ -20,7 +20,6 @@ from collectors.mapping import Mapper
 from collectors.readings import ReadingScrapes
 from core.clock import TICK_MS
 from core.inventory import Inventory, inventory_from
-from core.protocols import TickCommit
 from core.telemetry import Telemetry
 from core.types import Batch, Event, Layout, Scrape
 from fleet.build import build_world
@@ -126,7 +125,6 @@ class VirtualSite:
         self.brain = Brain(plugins, params, self.inventory(), engine, Telemetry())
         self.brain.keeps_state = False
         self.source = FleetSource(self.world, self.frames)
-        self.commits: list[TickCommit] = []
         self.lines: list[str] = []
 
     def inventory(self) -> Inventory:
@@ -136,15 +134,18 @@ class VirtualSite:
             self._shown, self._known = shown, inventory_from(shown, "fleet")
         return self._known
 
+    def judge(self, tick: int, shown: Callable[[Batch], Batch] = lambda batch: batch) -> Ticked:
+        """Lets the fleet go on to `tick` (ms) and judges what it showed. shown: what Greylag sees of a batch."""
+        for batch in self.source.advance(tick):
+            self.brain.feed(shown(batch))
+        self.brain.set_inventory(self.inventory())
+        return self.brain.tick(tick)
+
     def run_until(self, at: int, stop: Callable[[], bool] = lambda: False) -> int:
         """Ticks up to `at` (ms) or until `stop`; gives the last tick."""
         tick = self.world.now_ms // TICK_MS * TICK_MS
         while tick < at and not stop():
             tick += TICK_MS
-            for batch in self.source.advance(tick):
-                self.brain.feed(batch)
-            self.brain.set_inventory(self.inventory())
-            commit = self.brain.tick(tick).commit
-            self.lines += [r.line for r in commit.records]
+            self.lines += [r.line for r in self.judge(tick).commit.records]
             self.brain.carry_out(tick, self.door)
         return tick

@@ -7,8 +7,10 @@ Only signals that a detector needs, or that some node reports, are looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ class CoverageRow:
     state: str
     ratio: float | None
 
+STATES = ("not_applicable", "not_configured", "lost", "partial", "fresh")
 # Parts that say of a page or of a node's setup what its own series say as well: once is enough.
 SAYS_OF_OTHERS = ("exporter", "label")
 
@@ -57,8 +60,8 @@ class Coverage:
 
         Rows that start out fresh or not applicable are no news.
         """
-        counts = self._count(window, sorted(name for name in (self._needed | set(window.blocks)) - EVENT_SIGNALS
-                                       if SIGNALS[name].kind not in SAYS_OF_OTHERS))
+        counts = _count(window, sorted(name for name in (self._needed | set(window.blocks)) - EVENT_SIGNALS
+                                       if SIGNALS[name].kind not in SAYS_OF_OTHERS), self._places)
         news: list[dict[str, Any]] = []
         # Most ticks are like the one before, and a large site has tens of thousands of rows.
         if self._counts is None or not counts.same_as(self._counts):
@@ -70,19 +73,17 @@ class Coverage:
         former, self._counts = self._counts, fresh
         if former is None or (former.signals, former.nodes) != (fresh.signals, fresh.nodes):
             return self._anew(former, fresh)
-        states, ratios = fresh.states(), fresh.ratios()
         if self._telemetry is not None:
-            before = former.ratios()
-            moved = (before != ratios) & ~(np.isnan(before) & np.isnan(ratios))
-            self._telemetry.amend("greylag_coverage_ratio", self._labelled(fresh, moved.T, ratios))
-        turned = np.argwhere((states != former.states()).T).tolist()  # by node, then by signal
+            moved = (former.ratios != fresh.ratios) & ~(np.isnan(former.ratios) & np.isnan(fresh.ratios))
+            self._telemetry.amend("greylag_coverage_ratio", self._labelled(fresh, moved.T))
+        turned = np.argwhere((fresh.states != former.states).T).tolist()  # by node, then by signal
         return [asdict(fresh.row(node, signal)) for node, signal in turned]
 
     def _anew(self, former: _Counts | None, fresh: _Counts) -> list[dict[str, Any]]:
         """As `_changed`, of other nodes or signals than before: rows that start out fresh or not applicable are no news."""
         known = {} if former is None else {(row.node, row.signal): row.state for row in former.rows()}
         if self._telemetry is not None:
-            rows = self._labelled(fresh, np.ones(fresh.values.shape[1::-1], np.bool_), fresh.ratios())
+            rows = self._labelled(fresh, ~np.isnan(fresh.ratios.T))
             self._telemetry.replace("greylag_coverage_ratio", {key: one for key, one in rows.items() if one is not None})
         news: list[dict[str, Any]] = []
         for row in fresh.rows():
@@ -93,14 +94,10 @@ class Coverage:
         return news
 
     @staticmethod
-    def _labelled(counts: _Counts, chosen: NDArray[np.bool_], ratios: Floats) -> dict[tuple[tuple[str, str], ...], float | None]:
+    def _labelled(counts: _Counts, chosen: NDArray[np.bool_]) -> dict[tuple[tuple[str, str], ...], float | None]:
         """Rows of the metric for the chosen [node, signal]; None where there is no ratio."""
-        by_node = ratios.T
-        return {(("node", counts.nodes[node]), ("signal", counts.signals[signal])): None if np.isnan(value) else value
-                for (node, signal), value in zip(np.argwhere(chosen).tolist(), by_node[chosen].tolist(), strict=True)}
-
-    def _count(self, window: Window, signals: Sequence[str]) -> _Counts:
-        return _count(window, signals, self._places)
+        return {(("node", counts.nodes[node]), ("signal", counts.signals[signal])): _told(value)
+                for (node, signal), value in zip(np.argwhere(chosen).tolist(), counts.ratios.T[chosen].tolist(), strict=True)}
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the last tick, by node and signal."""
@@ -115,7 +112,7 @@ class Coverage:
         return news
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Counts:
     """values: int64[signal, node, 3], how many parts there are, ever spoke and are fresh."""
 
@@ -126,27 +123,27 @@ class _Counts:
     def same_as(self, other: _Counts) -> bool:
         return (self.signals, self.nodes) == (other.signals, other.nodes) and np.array_equal(self.values, other.values)
 
+    @cached_property
     def states(self) -> NDArray[np.int64]:
-        """int64[signal, node]: the states as numbers: 0 not_applicable, 1 not_configured, 2 lost, 3 partial, 4 fresh."""
+        """int64[signal, node]: places in STATES."""
         parts, ever, fresh = self.values[..., 0], self.values[..., 1], self.values[..., 2]
         return np.asarray(np.select([parts == 0, ever == 0, fresh == 0, fresh < ever], [0, 1, 2, 3], 4), np.int64)
 
+    @cached_property
     def ratios(self) -> Floats:
         """float64[signal, node]: the share of the parts with a fresh value; NaN where there are no parts."""
         parts = self.values[..., 0]
-        ratio = np.full(parts.shape, np.nan)
-        np.divide(self.values[..., 2], parts, out=ratio, where=parts > 0)
-        return np.asarray(np.round(ratio, 4), np.float64)
+        return np.divide(self.values[..., 2], parts, out=np.full(parts.shape, np.nan), where=parts > 0)
 
     def row(self, node: int, signal: int) -> CoverageRow:
         """The row of a node and a signal, by their places."""
-        return _row(self.nodes[node], self.signals[signal], *self.values[signal, node].tolist())
+        return CoverageRow(self.nodes[node], self.signals[signal], STATES[self.states[signal, node]], _told(float(self.ratios[signal, node])))
 
     def rows(self) -> Iterator[CoverageRow]:
         """By node, then by signal."""
-        for node, of_node in zip(self.nodes, self.values.swapaxes(0, 1).tolist(), strict=True):
-            for signal, (parts, ever, fresh) in zip(self.signals, of_node, strict=True):
-                yield _row(node, signal, parts, ever, fresh)
+        for node, states, ratios in zip(self.nodes, self.states.T.tolist(), self.ratios.T.tolist(), strict=True):
+            for signal, state, ratio in zip(self.signals, states, ratios, strict=True):
+                yield CoverageRow(node, signal, STATES[state], _told(ratio))
 
 
 def coverage(window: Window, signals: Sequence[str]) -> list[CoverageRow]:
@@ -198,10 +195,6 @@ def _node_numbers(parts: tuple[Target, ...], index: Mapping[str, int]) -> NDArra
     return np.array([-1 if t.node is None else index[t.node] for t in parts], np.int64)
 
 
-def _row(node: str, signal: str, parts: int, ever: int, fresh: int) -> CoverageRow:
-    if not parts:
-        return CoverageRow(node, signal, "not_applicable", None)
-    if not ever:
-        return CoverageRow(node, signal, "not_configured", 0.0)
-    state = "lost" if not fresh else "fresh" if fresh >= ever else "partial"
-    return CoverageRow(node, signal, state, round(fresh / parts, 4))
+def _told(ratio: float) -> float | None:
+    """As rows and the metric show it."""
+    return None if math.isnan(ratio) else round(ratio, 4)

@@ -5,8 +5,11 @@ With GREYLAG_REQUIRE (a comma list) such a skip is a failure: CI cannot go green
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,16 @@ def shared(path: str) -> Path:
     if not found.exists():
         pytest.skip(f"the shared folder has no {path}")
     return found
+
+
+@contextlib.contextmanager
+def small_file_system(place: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of its own in the new folder `place`; skips where this user may mount none."""
+    place.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small file system needs root")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(place)], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)

@@ -39,10 +39,7 @@ def run(planned: Planned) -> Ran:
     tick = world.now_ms // TICK_MS * TICK_MS
     while tick < scenario.end_ms:
         tick += TICK_MS
-        for batch in site.source.advance(tick):
-            site.brain.feed(thin.batch(batch))
-        site.brain.set_inventory(site.inventory())
-        ticked = site.brain.tick(tick)
+        ticked = site.judge(tick, thin.batch)
         seen.take(ticked.commit.incidents)
         rules.judge(ticked.window)
         if tick % MINUTE_MS == 0:

@@ -23,6 +23,7 @@ from app.goodput.chances import Chances
 from app.goodput.study import GREYLAG, Span, limits_for, month, run_arm
 from app.goodput.watching import HEALTHY_AFTER_MS
 from app.virtual import VirtualSite
+from app.workerfiles import write_whole
 from core.clock import TICK_MS, process_cpu_seconds
 from core.types import Incident
 from fleet.build import build_scenario, with_rates
@@ -67,10 +68,7 @@ def whole(scenario: Scenario, policy: Policy, tell: Callable[[str], None]) -> di
     tick, told = world.now_ms // TICK_MS * TICK_MS, 0.0
     while tick < scenario.end_ms:
         tick += TICK_MS
-        for batch in site.source.advance(tick):
-            site.brain.feed(batch)
-        site.brain.set_inventory(site.inventory())
-        commit = site.brain.tick(tick).commit
+        commit = site.judge(tick).commit
         seen |= {one.id: one for one in commit.incidents}
         for planted in world.plants.current:
             ill |= {world.nodes[row].name: tick for row in planted.place.rows if planted.present and planted.plugin.fault is not None}
@@ -122,7 +120,7 @@ def compare_whole(node_days: float, first_seed: int, chances: Chances, policy: P
             rows[seed] = row
             if keep is not None:
                 kept = {"sha256": chances.sha256, "rows": [rows[one] for one in sorted(rows)]}
-                Path(keep).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+                write_whole(Path(keep), json.dumps(kept, indent=1, sort_keys=True) + "\n")
         yield row
 
 

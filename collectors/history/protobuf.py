@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from collectors.history.pieces import Piece, split_name
+from collectors.protowire import field, varint
 from collectors.recording.series import Ints
 from core.errors import SourceError
 from core.protocols import Matcher
@@ -25,30 +26,16 @@ _SHIFTS = np.array([7 * i for i in range(TIME_BYTES)], np.int64)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-def _varint(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _field(number: int, body: bytes) -> bytes:
-    return _varint(number << 3 | BYTES) + _varint(len(body)) + body
-
-
 def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3 | VARINT) + _varint(value)
+    return varint(number << 3 | VARINT) + varint(value)
 
 
 def read_request(matchers: Sequence[Matcher], start: int, end: int) -> bytes:
     """A ReadRequest for the samples with start <= at <= end (ms), answered as plain samples."""
     query = _number(1, start) + _number(2, end)
     for one in matchers:
-        query += _field(3, _number(1, MATCHER_TYPES[one.op]) + _field(2, one.label.encode()) + _field(3, one.value.encode()))
-    return _field(1, query)  # accepted_response_types left out: SAMPLES
+        query += field(3, _number(1, MATCHER_TYPES[one.op]) + field(2, one.label.encode()) + field(3, one.value.encode()))
+    return field(1, query)  # accepted_response_types left out: SAMPLES
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -180,10 +167,10 @@ def write_response(pieces: Sequence[Piece]) -> bytes:
     for one in pieces:
         series = b""
         for name, value in (("__name__", one.name), *one.labels):
-            series += _field(1, _field(1, name.encode()) + _field(2, value.encode()))
+            series += field(1, field(1, name.encode()) + field(2, value.encode()))
         for at, number in zip(one.at.tolist(), one.values.tolist(), strict=True):
             bits = struct.pack("<d", number)
             body = (b"" if bits == b"\0" * 8 else b"\x09" + bits) + (_number(2, at) if at else b"")
-            series += _field(2, body)
-        out += _field(1, series)
-    return _field(1, out)
+            series += field(2, body)
+        out += field(1, series)
+    return field(1, out)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collectors.protowire import field, varint
 from collectors.push import loki, otlp_logs, otlp_metrics
 from collectors.push.bodies import unpack
 from collectors.push.http import Answer
@@ -148,22 +149,9 @@ def refusal(endpoint: Endpoint | None, content_type: str, error: PushRefused) ->
     code = INVALID_ARGUMENT if error.status == 400 else 14  # UNAVAILABLE
     if content_type == JSON:
         return Answer(error.status, json.dumps({"code": code, "message": error.sentence}).encode(), JSON, headers)
-    return Answer(error.status, bytes((0x08, code)) + _bytes(2, error.sentence.encode()), PROTOBUF, headers)
+    return Answer(error.status, bytes((0x08, code)) + field(2, error.sentence.encode()), PROTOBUF, headers)
 
 
 def _partial(refused: int, sentence: str) -> bytes:
     """An Export…ServiceResponse whose partial_success has the number refused and the sentence."""
-    return _bytes(1, b"\x08" + _varint(refused) + _bytes(2, sentence.encode()))
-
-
-def _bytes(number: int, value: bytes) -> bytes:
-    return bytes((number << 3 | 2,)) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return field(1, b"\x08" + varint(refused) + field(2, sentence.encode()))

@@ -14,10 +14,10 @@ from pathlib import Path
 import duckdb
 
 from core.errors import GreylagError
+from pipeline.store.database import MEMORY_LIMIT, THREADS
 from pipeline.store.schema import STORAGE_VERSION, connect, first_line
 from pipeline.store.segments import sync
 
-MEMORY_LIMIT, THREADS = "1GB", 2
 SMALL_BLOCK, USUAL_BLOCK = 16_384, 262_144
 SMALL_FILE = 64 << 20  # a file beyond this wins nothing by small blocks, and reading it would cost more
 ENDING = ".rewritten"

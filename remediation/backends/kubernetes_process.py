@@ -36,12 +36,7 @@ class RestartProcess:
             raise Refuse("not_supported")
         if action.args.get("before") is not None:
             raise Refuse("not_supported")  # what is told goes on to save meanwhile: from before a NaN it takes resume_job
-        if work_.finished(job):
-            raise Refuse("job_ended")
-        if not self.view.opted_in(job):
-            raise Refuse("not_opted_in")
-        if work_.suspended(job):
-            raise Refuse("job_held")
+        self.view.see_touchable(job)
         if not work_.running(self.view.pods_of(job)):
             raise Refuse("target_busy")  # it starts anyhow
         try:

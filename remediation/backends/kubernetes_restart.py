@@ -37,12 +37,7 @@ class Restart:
         mode = action.args.get("mode", "full")
         if mode not in ("full", "partial"):
             raise Refuse("not_supported")
-        if work_.finished(job):
-            raise Refuse("job_ended")
-        if not self.view.opted_in(job):
-            raise Refuse("not_opted_in")
-        if work_.suspended(job):
-            raise Refuse("job_held")
+        self.view.see_touchable(job)
         told = from_before(job, action.args.get("before"))
         pods = self.view.pods_of(job)
         if mode == "partial":

@@ -35,11 +35,8 @@ class Shrink:
         """Lowers the number of workers. Raises Refuse for a job that may not be touched, or could not go on with so few."""
         if not _elastic(job):
             raise Refuse("not_supported")
-        if work_.finished(job):
-            raise Refuse("job_ended")
-        if not self.view.opted_in(job):
-            raise Refuse("not_opted_in")
-        if work_.suspended(job) or work_.queued_by_other(job) or _elastic(job).get("metrics"):
+        self.view.see_touchable(job)
+        if work_.queued_by_other(job) or _elastic(job).get("metrics"):
             raise Refuse("job_held")  # Kueue or an autoscaler rules the number of workers
         told = from_before(job, action.args.get("before"))
         have = workers(job)

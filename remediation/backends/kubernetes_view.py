@@ -123,6 +123,15 @@ class KubernetesView:
         except ApiMissing:
             return None
 
+    def see_touchable(self, job: Obj) -> None:
+        """Raises Refuse for a job that has ended, has not opted in, or is suspended."""
+        if work_.finished(job):
+            raise Refuse("job_ended")
+        if not self.opted_in(job):
+            raise Refuse("not_opted_in")
+        if work_.suspended(job):
+            raise Refuse("job_held")
+
     def opted_in(self, obj: Obj) -> bool:
         """True where the job (or pod) itself says that it may be stopped, or its namespace is on the list; its own `false`
         wins."""

@@ -6,15 +6,14 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from app import cli, run, supervise
 from app.run import check_config
+from tests.pages import Pages
 
 NOBODY = "http://127.0.0.1:9"  # the port of discard, at which nothing listens
 RECORDING = str(Path(__file__).resolve().parents[2] / "sample_data" / "recordings" / "h200")
@@ -170,23 +169,14 @@ def test_a_configuration_that_sees_nothing_is_said(folder):
 def api() -> Iterator[str]:
     """An address that answers every question: 404 in Greylag's form, and something else below /other."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            ours = not self.path.startswith("/other")
-            body = json.dumps({"status": "error", "error": "incident inc-1 is not known"}).encode() if ours else b"<html>"
-            self.send_response(404 if ours else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(path: str) -> tuple[int, bytes]:
+        if path.startswith("/other"):
+            return 200, b"<html>"
+        return 404, json.dumps({"status": "error", "error": "incident inc-1 is not known"}).encode()
 
-        def log_message(self, *args: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    pages = Pages(answer)
+    yield f"http://{pages.address}"
+    pages.close()
 
 
 @pytest.mark.parametrize(("words", "said"), [

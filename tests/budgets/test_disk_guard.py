@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import subprocess
 from concurrent.futures import Future
 from functools import partial
 
@@ -16,6 +13,7 @@ from core.errors import GreylagError
 from core.protocols import TickCommit
 from core.telemetry import Telemetry
 from pipeline.store.duck import DuckStore
+from tests import needs
 from tests.store.build import T0, batch, finding, layout, scrape
 
 HOUR = 3_600_000
@@ -132,15 +130,8 @@ def test_a_commit_waits_for_space_and_for_nothing_else():
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 24 MiB; skips where this user may mount none."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small file system needs root")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with needs.small_file_system(tmp_path / "small", 24) as place:
+        yield place
 
 
 def fill(path, leave=0):

@@ -14,7 +14,8 @@ from app.import_command import import_history
 from app.processes import free_port
 from app.stored import StoreFrames, open_stored
 from collectors.history.pieces import Piece
-from collectors.history.protobuf import _field, write_response
+from collectors.history.protobuf import write_response
+from collectors.protowire import field
 from core.clock import TICK_MS, tick_at_or_after, wall_ms
 from core.derive import STALE_NAN, absent
 from core.errors import BadInput
@@ -147,5 +148,5 @@ def _inner(response: bytes) -> bytes:
 
     view = memoryview(response)
     _, _, start, end = next(_fields(view, 0, len(view)))
-    assert _field(1, bytes(view[start:end])) == response
+    assert field(1, bytes(view[start:end])) == response
     return response[start:end]

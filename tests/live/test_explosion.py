@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -13,42 +11,34 @@ import pytest
 from app.processes import free_port
 from core.clock import wall_ms
 from tests.live.site import Greylag, named, wait_for
+from tests.pages import Pages
 
 EXPLODING, BUDGET, CALM = 20_000, 400, 50
 HEALTH = "# TYPE node_load1 gauge\nnode_load1 1.5\n"
 
 
-class Site(ThreadingHTTPServer):
+class Site:
     """`/calm` has 50 series that stay; `/wild` has a few, and while `exploding` 20,000 others at each reading beside them."""
 
-    daemon_threads = True
     exploding = False
+    address = ""
 
-    class Handler(BaseHTTPRequestHandler):
-        server: Site
-
-        def do_GET(self) -> None:
-            lines = [f'work{{part="{i}"}} 1\n' for i in range(CALM)]
-            if self.path == "/wild" and self.server.exploding:
-                ids = os.urandom(8 * EXPLODING).hex()
-                lines += [f'requests_total{{id="{ids[16 * i:16 * i + 16]}"}} 1\n' for i in range(EXPLODING)]
-            body = (HEALTH + "".join(lines)).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            return None
+    def page(self, path: str) -> tuple[int, bytes]:
+        """Of one of the two."""
+        lines = [f'work{{part="{i}"}} 1\n' for i in range(CALM)]
+        if path == "/wild" and self.exploding:
+            ids = os.urandom(8 * EXPLODING).hex()
+            lines += [f'requests_total{{id="{ids[16 * i:16 * i + 16]}"}} 1\n' for i in range(EXPLODING)]
+        return 200, (HEALTH + "".join(lines)).encode()
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    one = Site(("127.0.0.1", 0), Site.Handler)
-    threading.Thread(target=one.serve_forever, daemon=True).start()
+    one = Site()
+    pages = Pages(one.page)
+    one.address = pages.address
     yield one
-    one.shutdown()
-    one.server_close()
+    pages.close()
 
 
 def starved(greylag: Greylag, is_open: bool) -> list[dict]:
@@ -60,10 +50,9 @@ def starved(greylag: Greylag, is_open: bool) -> list[dict]:
 def test_it_is_bounded_and_said_and_ends(tmp_path, site):
     """The finding names the target and what was left out; the calm target misses no more than the machine costs, and no
     reading of the wild one lacks its health signal; once it is calm the finding ends, and nothing is left out any more."""
-    address = f"127.0.0.1:{site.server_address[1]}"
     greylag = Greylag(tmp_path, free_port(), budgets={"target": {"series": BUDGET}}, scrape_configs=[
         {"job_name": name, "scrape_interval": "5s", "scrape_timeout": "5s", "metrics_path": f"/{name}",
-         "static_configs": [{"targets": [address], "labels": {"instance": name}}]} for name in ("calm", "wild")])
+         "static_configs": [{"targets": [site.address], "labels": {"instance": name}}]} for name in ("calm", "wild")])
     try:
         greylag.start()
         wait_for(lambda: len(greylag.query("up")) >= 2, 60, "both targets")

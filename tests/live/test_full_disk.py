@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,52 +12,27 @@ import pytest
 from app.processes import free_port
 from core.clock import TICK_MS, wall_ms
 from pipeline.store.duck import DuckStore
+from tests import needs
 from tests.live.site import Greylag, named, wait_for
+from tests.pages import Pages
 
 SIZE_MB, LEAST = 96, 0.4  # of the small file system, and the share of it that Greylag wants free
-
-
-class Page(ThreadingHTTPServer):
-    """A page of one series."""
-
-    daemon_threads = True
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = b"node_load1 1\n"
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            return None
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own; skips where this user may mount none."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small file system needs root")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(place)], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with needs.small_file_system(tmp_path / "small", SIZE_MB) as place:
+        yield place
 
 
 @pytest.fixture
-def exporters() -> Iterator[list[Page]]:
-    """Two exporters of one node."""
-    made = [Page(("127.0.0.1", 0), Page.Handler) for _ in range(2)]
-    for one in made:
-        threading.Thread(target=one.serve_forever, daemon=True).start()
+def exporters() -> Iterator[list[Pages]]:
+    """Two exporters of one node, a series each."""
+    made = [Pages(lambda path: (200, b"node_load1 1\n")) for _ in range(2)]
     yield made
     for one in made:
-        one.shutdown()
-        one.server_close()
+        one.close()
 
 
 def fill(disk: Path, free: float) -> None:
@@ -87,7 +58,7 @@ def test_samples_stop_and_findings_go_on(small_disk, tmp_path, exporters):
     room samples come again."""
     greylag = Greylag(tmp_path, free_port(), budgets={"process": {"disk_free_ratio_min": LEAST}}, scrape_configs=[
         {"job_name": name, "scrape_interval": "5s", "scrape_timeout": "5s", "static_configs": [
-            {"targets": [f"127.0.0.1:{one.server_address[1]}"], "labels": {"node": "n1"}}]}
+            {"targets": [one.address], "labels": {"node": "n1"}}]}
         for name, one in zip("ab", exporters, strict=True)])
     greylag.file.write_text(greylag.file.read_text().replace("data_dir: data", f"data_dir: {small_disk}"))
     try:
@@ -98,8 +69,7 @@ def test_samples_stop_and_findings_go_on(small_disk, tmp_path, exporters):
         fill(small_disk, LEAST * 0.25)
         wait_for(lambda: steps(greylag, "disk_full"), 60, "the end of raw samples")
         full = wall_ms()
-        exporters[1].shutdown()
-        exporters[1].server_close()
+        exporters[1].close()
         [found] = wait_for(lambda: [one for one in greylag.items("findings") if one["fault"] == "target_down"], 240, "the finding")
         over = wall_ms()
         (small_disk / "ballast").unlink()
