@@ -124,11 +124,12 @@ def bench_detect(nodes: int = 0) -> Rows:
     yield from run()
 
 
-def bench_fleet() -> Rows:
-    """Cluster seconds a CPU second of the bundled fleet: the world, its frames, its pages, and Greylag behind it."""
+def bench_fleet(day: bool = False) -> Rows:
+    """Cluster seconds a CPU second of the bundled fleet: the world, its frames, its pages, and Greylag behind it; or a day of many
+    nodes."""
     from app.bench_fleet import bench_fleet as run
 
-    return run()
+    return run(day)
 
 
 def bench_query() -> Rows:

@@ -170,6 +170,7 @@ def bench(
     matrix: Annotated[bool, typer.Option("--matrix", help="ingest: 50 to 400 targets, workers, shapes, peers")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="ingest: 1,000 targets of 5,000 series, and a restart")] = False,
     nodes: Annotated[int, typer.Option("--nodes", min=0, help="detect: this fleet, a multiple of 50, beside the smallest")] = 0,
+    day: Annotated[bool, typer.Option("--day", help="fleet: a whole day of 1,000 nodes and the memory it takes")] = False,
 ) -> None:
     """Measures a part, in ratios against a named peer in the same run."""
     from app.bench import BENCHES
@@ -180,7 +181,9 @@ def bench(
         raise BadInput("bench", "--matrix" if matrix else "--scale", what, "allowed with: ingest")
     if nodes and what != "detect":
         raise BadInput("bench", "--nodes", str(nodes), "allowed with: detect")
-    arguments = {"ingest": (matrix, scale), "detect": (nodes,)}.get(what, ())
+    if day and what != "fleet":
+        raise BadInput("bench", "--day", what, "allowed with: fleet")
+    arguments = {"ingest": (matrix, scale), "detect": (nodes,), "fleet": (day,)}.get(what, ())
     for row in BENCHES[what](*arguments):
         typer.echo(json.dumps({"bench": what, **row}) if as_json else "  ".join(f"{k}: {v}" for k, v in row.items()))
 

@@ -318,7 +318,8 @@ class GpuBank:
         self.graphics = np.where(work.resident, np.minimum(0.965 + 0.01 * normal[3], 1.0), 0.0)
         self.sm = np.minimum(0.94 * work.busy * (1 + 0.02 * normal[4]) + 0.04 * work.resident, 1.0)
         self.occupancy = 0.3 * self.sm * (1 + 0.02 * normal[1])
-        self.tensor = np.where(work.busy > 0, np.maximum(0.46 * work.busy + 0.02 * normal[3], 0.0), 0.0)
+        # Kernels that take longer for the same work keep their warps on the SMs, and give the tensor pipe no more to do.
+        self.tensor = np.where(work.busy > 0, np.maximum(0.46 * (work.busy - work.stalled) + 0.02 * normal[3], 0.0), 0.0)
         self.dram = 0.42 * work.busy * (1 + 0.03 * normal[0]) + 0.012 * (work.load > 0)
         most = np.where(self.knobs.pcie_gen > 0, np.minimum(self.knobs.pcie_gen, self.kind.pcie_gen), self.kind.pcie_gen)
         self._gen = most

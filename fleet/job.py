@@ -25,6 +25,8 @@ from fleet.waits import WORTH_ASKING_SECONDS, late, moved
 __all__ = ["CHECKPOINT", "CLOCK_EXPONENT", "COMPUTE", "EXCHANGE", "HANG", "LOAD", "WAIT", "WARMUP",
            "WATCHDOG_SECONDS", "Impact", "Job", "JobShape"]
 
+# Share of full-load power while the SMs of a slow GPU wait in the middle of a kernel (its power is a little low, facts/signals.md §11).
+STALLED = 0.5
 # Share of full-load power while a rank computes, exchanges data, waits for others, writes a checkpoint, hangs, loads.
 COMPUTE, EXCHANGE, WAIT, CHECKPOINT, HANG, LOAD = 1.0, 0.6, 0.25, 0.15, 0.155, 0.04
 # Load and share of time in compute while it evaluates.
@@ -41,7 +43,7 @@ PRINT_SECONDS = 0.002
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of time in which the job does one thing. load, busy, traffic: float64[rank], of a ms. healthy_ms: what a
+    """A stretch of time in which the job does one thing. load, busy, stalled, traffic: float64[rank], of a ms. healthy_ms: what a
     step would have taken on healthy parts, without warm-up. timing: a step's parts, float64[rank]. tier: what is saved to or
     read from; its last `stored_ms` are that, reckoned with the factor `slowed`. late: seconds that each rank's batch comes
     too late, float64[rank], as of `seen` ms and at the loaders' factors `loader`."""
@@ -60,6 +62,7 @@ class Segment:
     late: Floats | None = None
     loader: Floats | None = None
     seen: int = 0
+    stalled: Floats | float = 0.0
 
 
 class Job(Running):
@@ -270,6 +273,7 @@ class Job(Running):
         acc = self._acc
         acc.load += span * segment.load
         acc.busy += span * segment.busy
+        acc.stalled += span * segment.stalled
         acc.traffic += span * segment.traffic
         for saved in self.store.under_way:
             # Host memory and object stores take nothing from the node's disks.
@@ -395,12 +399,14 @@ class Job(Running):
         shared = noise.excess * usual_step if noise.rank is None and kind == "step" else 0.0
         total = step.seconds + shared
         wait = total - kernels - data - step.exchange
-        load = (COMPUTE * kernels + EXCHANGE * step.exchange + WAIT * (wait + data)) / total
+        stalled = kernels * (1.0 - 1.0 / self.slowness)
+        load = (COMPUTE * kernels - (COMPUTE - STALLED) * stalled + EXCHANGE * step.exchange + WAIT * (wait + data)) / total
         healthy = usual_step * (1 + noise.excess) + tokens * usual / factor - shape.compute_seconds
         ms = max(1, round(total * 1000))
         timing = {"compute": kernels + stall, "data": data, "comm": total - kernels - stall - data}
         return Segment(kind, at, at + ms, load, kernels / total, shape.bytes_per_step * tokens / ms, round(healthy * 1000), timing,
-                       late=owed if (owed > WORTH_ASKING_SECONDS).any() else None, loader=self.loader.copy(), seen=at)
+                       late=owed if (owed > WORTH_ASKING_SECONDS).any() else None, loader=self.loader.copy(), seen=at,
+                       stalled=stalled / total)
 
     def _stall(self, noise: Noise, usual: float) -> Floats:
         """Seconds that ranks stand still in the middle of their step: pauses from outside, and one rank's own hiccup."""

@@ -90,7 +90,7 @@ class Rollout(Job):
         took, healthy = self._rollout
         self._rollout = (0, 0)
         whole = Segment(segment.kind, segment.start - took, segment.end, segment.load, segment.busy, segment.traffic,
-                        segment.healthy_ms + healthy, segment.timing)
+                        segment.healthy_ms + healthy, segment.timing, stalled=segment.stalled)
         super()._finish_step(whole)
 
     def _lost_ms(self, segment: Segment) -> int:

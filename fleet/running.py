@@ -40,20 +40,22 @@ class Entry:
 
 @dataclass(slots=True)
 class Load:
-    """What the ranks asked for since the last `collect`: integrals over ms. load, busy: float64[rank]; traffic: bytes sent
-    by a GPU's NIC, float64[rank]; writing: bytes a node writes, float64[node]."""
+    """What the ranks asked for since the last `collect`: integrals over ms. load, busy: float64[rank]; stalled: the part of busy in
+    which a slow GPU's kernels only take longer, float64[rank]; traffic: bytes sent by a GPU's NIC, float64[rank]; writing: bytes a
+    node writes, float64[node]."""
 
     load: Floats
     busy: Floats
+    stalled: Floats
     traffic: Floats
     writing: Floats
 
     @staticmethod
     def none(ranks: int, nodes: int) -> Load:
-        return Load(np.zeros(ranks), np.zeros(ranks), np.zeros(ranks), np.zeros(nodes))
+        return Load(np.zeros(ranks), np.zeros(ranks), np.zeros(ranks), np.zeros(ranks), np.zeros(nodes))
 
     def clear(self) -> None:
-        for values in (self.load, self.busy, self.traffic, self.writing):
+        for values in (self.load, self.busy, self.stalled, self.traffic, self.writing):
             values.fill(0.0)
 
 
@@ -191,6 +193,7 @@ class Running(ABC):
         shape = (len(rows), self.gpus)
         work.load[rows] += (acc.load / span_ms).reshape(shape)
         work.busy[rows] += (acc.busy / span_ms).reshape(shape)
+        work.stalled[rows] += (acc.stalled / span_ms).reshape(shape)
         work.traffic[rows] += acc.traffic.reshape(shape)
         work.writing[rows] += acc.writing
         if self.alive:

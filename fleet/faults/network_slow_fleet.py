@@ -1,6 +1,7 @@
 """The whole fabric is slow (a wrong routing or congestion setting on all switches): every job's collectives take longer.
 
-Marks and waiting on every port of every leaf; no leaf, port or node stands out.
+Marks and waiting on every port of every leaf; no leaf, port or node stands out. What costs less than a tenth is the
+congestion of a busy day (a look-alike): the same marks, the same pace, and nothing to repair.
 """
 
 from __future__ import annotations
@@ -21,6 +22,6 @@ def apply(world: World, planted: Planted) -> None:
 
 
 PLUGIN = FaultPlugin(
-    name="network_slow_fleet", fault="link_slow", scope="fleet", place="fleet", apply=apply, impact=(0.01, 2.0), onsets=("step", "ramp"),
+    name="network_slow_fleet", fault="link_slow", scope="fleet", place="fleet", apply=apply, impact=(0.1, 2.0), onsets=("step", "ramp"),
     heals_seconds=NETWORK_HEALS_SECONDS,
 )

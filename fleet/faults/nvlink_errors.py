@@ -1,6 +1,7 @@
-"""An NVLink of a GPU goes bad: both its ends count errors and replays, and collectives inside the node slow down.
+"""An NVLink of a GPU goes bad: the GPU counts errors and replays, and collectives inside the node slow down.
 
-CRC, replay and recovery counters move on two GPUs; the network between nodes is quiet.
+All boards of the catalogue have switches between their GPUs, so the other end of each link is a switch, which counts in
+fields of its own (DCGM's NVSwitch module) that no tier shows. The network between nodes is quiet.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from fleet.faults.sizes import nvlink_factor
 from fleet.plants import Planted
 from fleet.world import World
 
-# Errors a second at both ends: smallest and greatest.
+# Errors a second at the GPU's end: smallest and greatest.
 PER_SECOND = (0.2, 60.0)
 
 
 def apply(world: World, planted: Planted) -> None:
-    """The link's two ends are the GPU and one of its neighbours."""
+    """Errors at the GPU, and a part of its bandwidth gone."""
     row, gpu = planted.place.index
-    memo, ends = planted.memo, [gpu, (gpu + 1) % world.kind.gpus]
+    memo = planted.memo
     if once(world, planted, "first"):
         low, high = PER_SECOND
         memo["rate"] = low * (high / low) ** float(planted.rng.random())
-    world.knobs.gpu.nvlink_errors_per_second[row, ends] += memo["rate"] * planted.level
+    world.knobs.gpu.nvlink_errors_per_second[row, gpu] += memo["rate"] * planted.level
     world.knobs.gpu.nvlink[row, gpu] /= nvlink_factor(world, planted.place, planted.severity * planted.level)
 
 

@@ -1,4 +1,7 @@
-"""An NVLink of the fifth generation reports a fatal event (XID 145): the line carries the link, the job dies."""
+"""An NVLink of the fifth generation reports a fatal event (XID 145): the line carries the link, the job dies.
+
+Whether such an event is fatal stands in the line alone; DCGM's field has the number only.
+"""
 
 from __future__ import annotations
 
@@ -20,5 +23,5 @@ def apply(world: World, planted: Planted) -> None:
 
 PLUGIN = FaultPlugin(
     name="xid_145", fault="nvlink_errors", scope="device", place="gpu", apply=apply, cured_by=("reset_gpu", "reboot", "replace"),
-    impact=STANDS, needs=("nvlink5",),
+    impact=STANDS, tier="B", needs=("nvlink5",),
 )

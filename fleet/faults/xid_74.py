@@ -1,4 +1,4 @@
-"""An NVLink of a GPU fails for good (XID 74): errors at both ends, then the job dies of the lost link.
+"""An NVLink of a GPU fails for good (XID 74): the GPU counts errors, then the job dies of the lost link.
 
 A reset retrains the link; a bad bridge or board fails again.
 """
@@ -15,8 +15,7 @@ from fleet.world import World
 def apply(world: World, planted: Planted) -> None:
     """Errors go on while the link is bad; each run that uses it dies."""
     row, gpu = planted.place.index
-    ends = [gpu, (gpu + 1) % world.kind.gpus]
-    world.knobs.gpu.nvlink_errors_per_second[row, ends] += 8.0
+    world.knobs.gpu.nvlink_errors_per_second[row, gpu] += 8.0
     world.knobs.gpu.nvlink[row, gpu] *= 0.5
     if strikes(world, planted):
         link = int(planted.rng.integers(0, 18))

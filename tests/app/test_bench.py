@@ -8,6 +8,7 @@ import cramjam
 import numpy as np
 import pytest
 
+from app.bench_fleet import DAY_MARKS, _day, bench_fleet
 from app.bench_ingest import Load, loads, rows
 from app.bench_pages import PLACEHOLDER, PageServer, Serving, node_name, node_pages
 from app.bench_push import SAMPLES_A_REQUEST, filled, requests_of
@@ -113,3 +114,34 @@ def test_the_push_row_sends_what_the_page_shows():
         wanted[one.name, labels] = (T0, np.float64(one.value).tobytes())
     assert found == wanted
     assert max(sizes) == SAMPLES_A_REQUEST
+
+
+@pytest.mark.evaluate
+def test_the_fleets_bench_has_a_row_for_each_use_of_it():
+    """The model alone, its numbers, layouts, pages, Greylag behind it; many nodes by number, as text, and over HTTP."""
+    found = {row["measure"]: row for row in bench_fleet(nodes=4, slots=2, many=4)}
+    assert [*found] == ["world", "frames", "batches", "pages", "whole_path", "many_frames", "many_pages", "many_http"]
+    assert found["many_http"]["pages_per_slot"] == 4 * 4
+    assert all(found[f"many_{name}"]["share_of_a_core_at_15_s"] < 1 for name in ("frames", "pages", "http"))
+
+
+class Door:
+    """Keeps what is sent through it."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, row: Any) -> None:
+        self.sent.append(row)
+
+
+def test_a_day_of_the_fleet_tells_some_of_its_hours(monkeypatch):
+    """CPU, log and memory so far, after each of the hours that are told; then None, the end. Hours of two slots stand for real ones."""
+    monkeypatch.setattr("app.bench_fleet.HOUR_SLOTS", 2)
+    door = Door()
+    _day(door, 2)
+    rows, end = door.sent[:-1], door.sent[-1]
+    assert end is None
+    assert [row["hours"] for row in rows] == list(DAY_MARKS)
+    assert all(row["peak_rss_bytes"] >= row["rss_bytes"] > 0 for row in rows)
+    assert rows[-1]["log_bytes"] >= rows[0]["log_bytes"] > 0

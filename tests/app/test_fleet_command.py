@@ -62,6 +62,14 @@ def _greylag(monkeypatch, capsys, *args: str, token: str | None = None) -> tuple
     return int(ended.value.code or 0), out.out.splitlines(), out.err
 
 
+def test_serve_passes_its_options_on(monkeypatch, capsys):
+    """What stands after `--` is the server's, and its exit status is the command's."""
+    seen: list[str] = []
+    monkeypatch.setattr("fleet.server.main", lambda args: seen.extend(args) or 2)
+    status, _, _ = _greylag(monkeypatch, capsys, "serve", "--", "--nodes", "8", "--speed", "1")
+    assert (status, seen) == (2, ["--nodes", "8", "--speed", "1"])
+
+
 def test_run_prints_truth_and_goodput_as_json_lines(monkeypatch, capsys, scenario):
     """Truth of all that was planted, hands, goodput, a summary; the same again for the same seed."""
     status, lines, _ = _greylag(monkeypatch, capsys, "run", str(scenario))

@@ -9,8 +9,11 @@ import pytest
 
 from app.virtual import FleetSource, VirtualSite
 from core.types import Batch, Layout
+from core.yamlfile import parse_yaml
+from fleet.build import all_plugins, build_scenario
 from fleet.hardware import NODE_TYPES
 from fleet.jobs import make_job, shape_of
+from fleet.scenario import scenario_from
 from fleet.telemetry import DEMO, Telemetry
 from fleet.world import World
 
@@ -130,6 +133,11 @@ def _story(frames: bool, seed: int, fault: str) -> tuple[list[str], str]:
     site.run_until(site.world.now_ms + 240_000)
     site.world.inject(fault, None, 0.3, seed)
     site.run_until(site.world.now_ms + 420_000)
+    return _told(site)
+
+
+def _told(site: VirtualSite) -> tuple[list[str], str]:
+    """(what was said of incidents, findings and actions, faults of the incidents)."""
     rows = [json.loads(line) for line in site.lines]
     kept = [json.dumps(row, sort_keys=True) for row in rows if row["type"] in ("incident", "finding", "action")]
     return kept, ",".join(sorted({row["incident"]["fault"] for row in rows if row["type"] == "incident"}))
@@ -143,3 +151,36 @@ def test_pages_and_frames_give_the_same_incidents(fault):
     by_pages, _ = _story(False, 7, fault)
     assert fault in opened
     assert by_frames == by_pages
+
+
+SCENARIO = """
+name: both-ways
+seed: 12
+duration: 16m
+fleet: {{nodes: 3, spares: 1, tier: {tier}, scrape_seconds: {scrape}}}
+jobs:
+- {{name: train-1, restart: 3m}}
+schedule:
+- {{fault: exporter_stale, at: 2m, node: n01}}
+- {{fault: thermal_throttle, at: 3m, node: n02, device: "4", severity: 0.4, onset: ramp}}
+- {{look_alike: exporter_restart, at: 4m, node: n03}}
+- {{fault: packet_loss, at: 5m, node: n03, device: mlx5_2/1, severity: 0.3, onset: step}}
+- {{hand: ann, node: n04, at: 6m, for: 5m}}
+- {{fault: xid_79, at: 11m, node: n01, device: "2"}}
+"""
+
+
+@pytest.mark.evaluate
+@pytest.mark.parametrize(("tier", "scrape"), [("A", 30), ("B", 10), ("D", 15)])
+def test_a_whole_scenario_gives_the_same_incidents_both_ways(tier, scrape):
+    """Two faults at once, a look-alike beside them, an ill exporter, a lost GPU and another hand: the same story, record by record."""
+    text = SCENARIO.format(tier=tier, scrape=scrape)
+    told = []
+    for frames in (True, False):
+        scenario = scenario_from(parse_yaml(text, "both-ways"), "both-ways", all_plugins())
+        world, operations, _ = build_scenario(scenario)
+        site = VirtualSite(act=False, frames=frames, built=(world, operations))
+        site.run_until(scenario.end_ms)
+        told.append(_told(site))
+    assert told[0] == told[1]
+    assert {"thermal_throttle", "gpu_lost", "exporter_stale"} <= set(told[0][1].split(","))

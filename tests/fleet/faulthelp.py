@@ -44,10 +44,15 @@ def kind_for(name: str) -> str:
     return next(k for k, kind in NODE_TYPES.items() if all(n in kind.has for n in PLUGINS[name].needs))
 
 
-def world_for(name: str) -> World:
-    """A world in which the plug-in can be: four nodes at work and two spares, that train (or serve) undisturbed."""
+def shared_world_for(name: str) -> World:
+    """A world in which the plug-in can be: four nodes at work and two spares, that train (or serve) undisturbed. Not to be changed."""
     work = "inference" if "inference" in PLUGINS[name].needs else "pipeline" if name in PIPELINE else "training"
-    return deepcopy(_built(kind_for(name), work))
+    return _built(kind_for(name), work)
+
+
+def world_for(name: str) -> World:
+    """The same, to be changed at will."""
+    return deepcopy(shared_world_for(name))
 
 
 def struck(name: str, seconds: int, severity: float | None = None, seed: int = 3) -> tuple[World, Planted]:

@@ -42,7 +42,7 @@ def _shares(world) -> dict[str, float]:
 
 
 def test_it_agrees_with_the_full_model_on_a_short_scenario():
-    """Same truth, same ends, every cause of the account within its bound, steps within 3 %."""
+    """Same truth, same ends, every cause of the account within its bound, steps within 6 %."""
     quick = _event(SHORT, 240.0)
     quick.advance(SHORT.end_ms)
     world, ops, programme = build_scenario(SHORT)

@@ -239,6 +239,22 @@ def test_place_and_size_come_from_the_seed():
     assert abs(sizes.mean() - (low + high) / 2) < 0.2 * (high - low)
 
 
+def test_sizes_are_drawn_log_uniform_and_every_onset_comes():
+    """Of each plug-in over its own range (furthest from the even spread: 0.2 of 60 draws); all ranges together are 1 % to 10 times."""
+    for name in ALL:
+        plugin = PLUGINS[name]
+        world = faulthelp.shared_world_for(name)
+        drawn = [world.plants.prepare(world, name, None, None, None, seed) for seed in range(60)]
+        assert {p.onset for p in drawn} == set(plugin.onsets), name
+        low, high = np.log(plugin.impact)
+        if high > low:
+            at = (np.sort(np.log([p.severity for p in drawn])) - low) / (high - low)
+            even = np.arange(61) / 60
+            assert max((at - even[:-1]).max(), (even[1:] - at).max()) < 0.2, name
+    assert (min(p.impact[0] for p in PLUGINS.values()), max(p.impact[1] for p in PLUGINS.values())) == (0.01, 10.0)
+    assert {onset for p in PLUGINS.values() for onset in p.onsets} == set(ONSETS)
+
+
 def test_most_slowness_heals_within_an_hour():
     """Medians of minutes, as published; what is broken for good stays."""
     healing = {n: PLUGINS[n].heals_seconds for n in FAULTS if PLUGINS[n].heals_seconds is not None}

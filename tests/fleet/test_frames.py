@@ -295,3 +295,44 @@ def test_frames_are_cheap():
 def test_lean_pages_are_the_demos():
     """The demo's telemetry shows three exporters and nothing else."""
     assert FleetFrames(_world(telemetry=DEMO)).pages.names == ("dcgm", "node", "trainer")
+
+
+# Names and types of neuron-monitor's bridge on a real instance with a process on it (its own process's rows left out), in their
+# order, and of vLLM's servers (facts/signals.md §8; its pages have a `_created` beside each).
+NEURON = """execution_errors_total counter, execution_errors_created gauge, execution_status_total counter, execution_status_created
+gauge, execution_latency_seconds gauge, neuron_runtime_memory_used_bytes gauge, neuron_runtime_vcpu_usage_ratio gauge,
+neuroncore_utilization_ratio gauge, system_memory_total_bytes gauge, system_memory_used_bytes gauge, system_swap_total_bytes gauge,
+system_swap_used_bytes gauge, hardware_ecc_events_total counter, hardware_ecc_events_created gauge, system_vcpu_count gauge,
+system_vcpu_usage_ratio gauge, instance_info gauge"""
+NEURON_LABELS = {"availability_zone", "instance_id", "instance_name", "instance_type", "region", "subnet_id"}
+VLLM = """num_requests_running gauge, num_requests_waiting gauge, kv_cache_usage_perc gauge, prompt_tokens_total counter,
+generation_tokens_total counter, request_success_total counter, num_preemptions_total counter, prefix_cache_queries_total counter,
+prefix_cache_hits_total counter, time_to_first_token_seconds histogram, inter_token_latency_seconds histogram,
+e2e_request_latency_seconds histogram, request_queue_time_seconds histogram, request_prefill_time_seconds histogram,
+request_decode_time_seconds histogram"""
+
+
+def _listed(text: str) -> list[tuple[str, ...]]:
+    return [tuple(row.split()) for row in text.split(",")]
+
+
+def test_the_neuron_bridges_families_are_the_real_ones():
+    """Names, types and order of a real page; the instance's labels on every series, all of them sorted by name."""
+    frames = _read_only("trn2.48xlarge", "D")
+    page = frames.answer(frames.world.nodes[0], "neuron").body
+    assert _families(page) == _listed(NEURON)
+    for _, labels, _ in _samples(page):
+        names = re.findall(r'(\w+)="', labels)
+        assert names == sorted(names)
+        assert set(names) >= NEURON_LABELS
+    busy = {labels: value for name, labels, value in _samples(page) if name == "execution_status_total"}
+    assert sum(value > 0 for value in busy.values()) == 1
+    idle = frames.answer(frames.world.nodes[3], "neuron").body  # a spare has no process
+    assert {name for name, _, _ in _samples(idle)}.isdisjoint({"execution_status_total", "neuroncore_utilization_ratio"})
+
+
+def test_vllms_families_are_those_of_its_first_version():
+    """Each metric of facts/signals.md §8 with its type, under the `vllm:` prefix."""
+    frames = _read_only("h100-8x-roce", "D")
+    shown = _families(frames.answer(frames.world.nodes[2], "vllm").body)
+    assert {(f"vllm:{name}", kind) for name, kind in _listed(VLLM)} <= set(shown)

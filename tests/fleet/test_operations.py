@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from core.targets import ACTION_KINDS
 from core.types import Target
 from fleet.frames import FleetDoor
 from fleet.times import times
+from fleet.verbs import VERBS
 from tests.fleet.fleethelp import act, run_until, small
 
 GPU = Target("gpu", "n03", "4", job="train-1", rank=20)
@@ -133,6 +136,38 @@ def test_another_hands_node_is_left_alone():
     for i, kind in enumerate(("drain", "undrain", "reset_gpu", "replace", "reboot", "diagnose", "exclude_node")):
         assert act(door, f"i/1/{i}", kind, NODE).reason == "other_hand"
     assert door.nodes()["n03"].held_by == "person"
+
+
+def test_another_hand_may_give_back_what_we_hold():
+    """A person resumes a node that we drained: it serves again and is nobody's; the next operation finds it so."""
+    world, _, door, _ = _ready()
+    _drain(world, door)
+    assert door.nodes()["n03"].held_by == "greylag"
+    world.other_hand("n03", None)
+    assert (door.nodes()["n03"].state, door.nodes()["n03"].held_by) == ("in_service", None)
+    assert act(door, "i/1/2", "reboot", NODE).reason == "not_drained"
+
+
+def test_the_doors_verbs_are_the_kinds_of_actions():
+    """No more and no less than DESIGN §7's list."""
+    assert set(VERBS) == set(ACTION_KINDS)
+
+
+@pytest.mark.parametrize("kind", ["drain", "undrain", "reset_gpu", "reboot", "replace", "exclude_node", "resume_job"])
+def test_what_does_not_come_off_is_undone(kind):
+    """An operation that fails for no reason of its own says so and leaves no node half done."""
+    world, ops, door, job = _ready()
+    if kind not in ("drain", "replace", "exclude_node", "resume_job"):
+        _drain(world, door)
+    before = (world.nodes[2].state, list(job.nodes))
+    ops.times = replace(ops.times, fails={kind: 1.0})
+    act(door, "i/2/1", kind, JOB if kind == "resume_job" else NODE)
+    outcome = _finish(world, door, "i/2/1")
+    assert (outcome.state, outcome.reason) == ("FAILED", "backend_failed")
+    after = {"reboot": "down", "replace": "drained"}.get(kind, before[0])
+    assert (world.nodes[2].state, list(job.nodes)) == (after, before[1])
+    assert {n.state for n in world.nodes} <= {"in_service", "spare", "drained", "down"}
+    assert ops.running() == []
 
 
 def test_refusing_control_refuses_everything():

@@ -142,18 +142,25 @@ ENDS = (("in_octets", "sent_bytes"), ("out_octets", "received_bytes"), ("in_pack
         ("transitions", "carrier_changes"))
 
 
-@pytest.mark.parametrize(("fault", "device"), [(None, None), ("link_flap", "mlx5_2/1"), ("link_slow", "mlx5_2/1"), ("packet_loss", "mlx5_2/1")])
-def test_a_switch_counts_what_its_nics_count(fault, device):
-    """To the last digit, in health and in every fault of a port; its state and rate are the port's."""
+@pytest.mark.parametrize("fault", [None, "link_flap", "link_slow", "packet_loss", "link_decay", "congestion"])
+def test_a_switch_counts_what_its_nics_count(fault):
+    """To the last digit, in health, in every fault of a port and when the fabric is crowded; its state and rate are the port's."""
     frames = site(None, "snmp")
     world, bank = frames.world, frames.world.switchports
+    before = {name: values.copy() for name, values in bank.counters.items()}
     if fault is not None:
-        world.inject(fault, Target("nic", "n02", device), 0.3, 3, "step")
+        severity = 0.08 if fault == "congestion" else 0.3
+        world.inject(fault, None if fault == "congestion" else Target("nic", "n02", "mlx5_2/1"), severity, 3, "step")
     world.advance(world.now_ms + 120_000)
+    moved = {name: values - before[name] for name, values in bank.counters.items()}
     cables = world.topology.leaf_of.size
     for here, there in ENDS:
         assert np.array_equal(bank.counters[here][:cables], world.nics.counters[there].ravel()), here
     assert np.array_equal(bank.up[:cables], world.network.up.ravel())
+    own = world.topology.leaf_of.shape[1] + 2  # n02 mlx5_2
+    for name, of in (("in_errors", "link_decay"), ("transitions", "link_flap")):
+        assert (moved[name][own] > 0) == (fault == of), name
+        assert moved[name][:cables].sum() == moved[name][own], name
     shown = read(page(frames, "leaf-p1r2", "snmp"))
     port = (("ifAlias", "n02 mlx5_2"), ("ifDescr", "Ethernet2"), ("ifIndex", "2"), ("ifName", "Ethernet2"))
     assert shown["ifHCInOctets_total"][port] == world.nics.counters["sent_bytes"][1, 2]

@@ -36,18 +36,20 @@ def _kind(name: str) -> str:
 
 
 def _scenario(name: str, tier: str, seed: int = 7) -> Scenario:
-    """Two jobs of three nodes at work for ten minutes; five minutes later the fault, on the first of them."""
+    """Two jobs at work for ten minutes; five minutes later the fault, on the first of them. Three nodes each, six where a label is
+    rolled out to a third of the fleet: two nodes that share one could do so by chance."""
     plugin, kind = PLUGINS[name], _kind(name)
+    each = 6 if plugin.place == "label" else 3
     slow = plugin.fault in SLOW
     low, high = plugin.impact
-    first = JobSpec("serve-1", "inference", 3, {}, "3m") if "inference" in plugin.needs else JobSpec("train-1", "training", 3, {}, "3m")
+    first = JobSpec("serve-1", "inference", each, {}, "3m") if "inference" in plugin.needs else JobSpec("train-1", "training", each, {}, "3m")
     device = {"gpu": "3", "rank": "3", "nic": f"{NODE_TYPES[kind].nic_names[1]}/1"}.get(plugin.place)
     entries = [Entry(fault=name, at="5m", for_=None if slow else "8m", severity=min(high, max(low, 0.4)) if sized(plugin) else None,
                      onset=plugin.onsets[0], seed=seed, device=device, job=first.name if plugin.place == "job" else None,
                      node="n02" if plugin.place in ("gpu", "rank", "nic", "node", "disk", "mount") else None)]
     if plugin.fault == "gpu_memory_leaked":
         entries.append(Entry(look_alike="job_start_end", at="7m", job="train-1", seed=seed))
-    return Scenario("tier", FleetSpec(6, 0, kind, None, tier, before="10m"), (first, JobSpec("train-2", "training", 3, {}, "3m")),
+    return Scenario("tier", FleetSpec(2 * each, 0, kind, None, tier, before="10m"), (first, JobSpec("train-2", "training", each, {}, "3m")),
                     tuple(entries), seed=seed, duration=f"{LONG if slow else SHORT}m")
 
 
