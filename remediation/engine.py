@@ -21,7 +21,7 @@ from core.targets import CLOSED_STATES
 from core.types import Action, Incident, Outcome
 from remediation import verify as proof
 from remediation.deciding import FOLLOW_MS, Deciding
-from remediation.evidence import soft
+from remediation.evidence import slows
 from remediation.guards import fresh_ids
 from remediation.hands import push, touches
 from remediation.kinds import FINAL, HANDS
@@ -97,7 +97,7 @@ class Engine(Deciding):
         for track in self._memory.tracks.values():
             if track.incident not in live:
                 self._gone(tick, track)
-        tick.live = tuple(i for i in live.values() if soft(i.fault))
+        tick.live = tuple(i for i in live.values() if slows(i))
         pages_first = sorted(live.values(), key=lambda i: (i.klass != "page", i.opened_at, i.id))
         for incident in pages_first:
             self._advance(tick, incident)

@@ -53,7 +53,7 @@ class Turn:
     made when they are first asked for.
 
     working: the tracks at work, kept until one changes: a thousand incidents must not each look at a thousand. live: the open
-    incidents of faults that mostly pass.
+    incidents of parts that may slow a job.
     """
 
     at: int

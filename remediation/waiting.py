@@ -3,7 +3,9 @@
 Faults of a kind are two sorts: those that go away by themselves, after a log-normal time, and those that stay until somebody
 acts. While one lasts nobody can tell which it is; each minute makes it likelier that it stays. What is learnt by waiting is that
 alone, so every way to act is a time to wait for: the loss until then, and the attempt's cost for the share of cases that are
-still there. The best time is where that sum is least. All of it is pure.
+still there. The best time is where that sum is least. A job on many nodes is stopped often by what kills it, and a part that is slow is
+changed in that stop for next to nothing: the larger the job, the more a stop of its own costs and the sooner the next one comes.
+All of it is pure.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ def _below(x: float) -> float:
 
 class Lasting:
     """How long a fault of this age goes on. share: of such faults, at their onset, that go away by themselves; mean, sigma: of
-    the log-normal time in seconds that those take; age: seconds since the onset."""
+    the log-normal time in seconds that those take; age: seconds since the onset; stops: how often in a second its job is stopped by
+    something else, at which the part is changed in passing."""
 
-    def __init__(self, share: float, mean: float, sigma: float, age: float) -> None:
-        self.sigma, self.age = max(1e-3, sigma), max(0.0, age)
+    def __init__(self, share: float, mean: float, sigma: float, age: float, stops: float = 0.0) -> None:
+        self.sigma, self.age, self.stops = max(1e-3, sigma), max(0.0, age), max(0.0, stops)
+        self._sums: list[tuple[float, float, float]] = []  # by time: expected seconds with stops until then, and without
         self.mean, self.mu = mean, math.log(max(1.0, mean)) - self.sigma**2 / 2
         healing = min(1.0, max(0.0, share)) * self._beyond(self.age)
         rest = 1.0 - min(1.0, max(0.0, share))
@@ -46,10 +50,30 @@ class Lasting:
 
     def still(self, wait: float) -> float:
         """The chance that it is there after `wait` seconds more."""
-        return self.heals * self._beyond(self.age + wait) / self._beyond(self.age) + 1.0 - self.heals
+        lasts = self.heals * self._beyond(self.age + wait) / self._beyond(self.age) + 1.0 - self.heals
+        return lasts * math.exp(-self.stops * wait)
 
     def expected(self, wait: float) -> float:
-        """Seconds of the next `wait` that it is expected to be there."""
+        """Seconds of the next `wait` that it is expected to be there. Between two of WAITS the stops count by their mean."""
+        if self.stops <= 0:
+            return self._alone(wait)
+        if not self._sums:
+            self._sums = [(0.0, 0.0, 0.0)]
+            for edge in WAITS:
+                self._sums.append(self._further(self._sums[-1], float(edge)))
+        return self._further(next(row for row in reversed(self._sums) if row[0] <= max(0.0, wait)), max(0.0, wait))[1]
+
+    def _further(self, row: tuple[float, float, float], to: float) -> tuple[float, float, float]:
+        """A row of `_sums` for a later time."""
+        begins, stopped, alone = row
+        if to <= begins:
+            return row
+        there = self._alone(to)
+        mean = (math.exp(-self.stops * begins) - math.exp(-self.stops * to)) / (self.stops * (to - begins))
+        return to, stopped + (there - alone) * mean, there
+
+    def _alone(self, wait: float) -> float:
+        """As `expected`, where nothing else stops the job."""
         healing = (self._until(self.age + wait) - self._until(self.age)) / self._beyond(self.age)
         return self.heals * min(wait, max(0.0, healing)) + (1.0 - self.heals) * wait
 

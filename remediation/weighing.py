@@ -11,7 +11,7 @@ from dataclasses import replace
 from core.protocols import WorkFacts
 from core.types import Incident, JobState
 from remediation.cures import Cures, numbers
-from remediation.evidence import MOSTLY, own_share, soft
+from remediation.evidence import MOSTLY, own_share, passes, slows, soft
 from remediation.kinds import KINDS
 from remediation.matching import LabelsOf
 from remediation.memory import Memory
@@ -109,7 +109,7 @@ def situation(tick: Turn, incident: Incident, track: Track, memory: Memory) -> S
     largest = max(sorted(jobs), key=lambda job: jobs[job])
     node = float(_per_node(tick.facts.job(largest)))
     lost = min(track.lost_gpus, sum(jobs.values()))
-    if soft(incident.fault):
+    if slows(incident):
         rest = [(one, memory.tracks[one.id]) for one in tick.live if one.id in memory.tracks]
         own = own_share(tick, incident, track, largest, rest)
         lost = lost if own is None else min(lost, max(LEAST_SHARE, own) * sum(jobs.values()))
@@ -162,13 +162,14 @@ def _spares(tick: Turn, memory: Memory) -> int:
 
 
 def unweighed(tick: Turn, incident: Incident, track: Track, plan: Plan, memory: Memory) -> str | None:
-    """Why a job that goes on is not stopped for a fault of which no worth is known: in its first minute what it costs is not known
-    yet (`being_weighed`), or the job is as fast as before it and such faults mostly go away (`not_worth_it`). None where the policy
+    """Why a job that goes on is not stopped for a fault of which no worth is known: in its first minute, and of what mostly
+    passes for ten after a stop until a loss is measured (a save is none), what it costs is not known yet (`being_weighed`), or the job is as fast as before it and such faults mostly go away (`not_worth_it`). None where the policy
     decides."""
     now = {job: pace(tick, job) for job in plan.jobs}
     if not now or None in now.values():
         return None
-    if tick.at - incident.opened_at < RATE_LEAST_MS:
+    unmeasured = bool(track.lost) and not track.lost_gpus and incident.opened_at < track.lost[0][0] > tick.at - RATE_MS
+    if tick.at - incident.opened_at < RATE_LEAST_MS or (unmeasured and passes(incident.fault)):
         return "being_weighed"
     before = {one.job: one.seconds for one in track.before}
     same = all(seconds <= AS_BEFORE * (before.get(job) or 0.0) for job, seconds in now.items() if seconds is not None)

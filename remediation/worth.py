@@ -60,8 +60,9 @@ class Situation:
 
     @property
     def lasting(self) -> Lasting:
-        """How long it goes on."""
-        return Lasting(self.heal_share, self.heal_seconds, float(numbers()["heal_sigma"]), self.age_seconds)
+        """How long it goes on. A job that stands is stopped by nothing else."""
+        stops = 0.0 if self.stalled else self.job_gpus / max(1.0, self.node_gpus) * float(numbers()["failures_per_node_day"]) / 86_400
+        return Lasting(self.heal_share, self.heal_seconds, float(numbers()["heal_sigma"]), self.age_seconds, stops)
 
     @property
     def stalled(self) -> bool:

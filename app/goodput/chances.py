@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from core.errors import BadInput
 
+T = TypeVar("T")
 Z95 = 1.644854
 # Incidents that a job has and not a node: more nodes in a job bring no more of them.
 OF_A_JOB = ("stalled_loss", "nonfinite_loss", "loss_spike", "data_stall", "throughput_drop", "checkpoint_stale", "job_crash_loop",
@@ -52,8 +53,10 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """faults: by fault. false: false incidents by fault, a node-day; of faults that are a job's, a day of the job (`_false`). right, wrong: (confidence, weight) of incidents that
-    came true and of those that did not. file, sha256, suite, seed, node_days: of the scorecard."""
+    """faults: by fault. false: false incidents by fault, a node-day; of faults that are a job's, a day of the job (`_false`). scopes:
+    of false incidents by fault, as (scope, weight); a fault that is not there has them on a part or a job. right, wrong:
+    (confidence, weight) of incidents that came true and of those that did not. file, sha256, suite, seed, node_days: of the
+    scorecard."""
 
     faults: Mapping[str, Chance]
     false: Mapping[str, float]
@@ -64,12 +67,21 @@ class Chances:
     suite: str
     seed: int
     node_days: float
+    scopes: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)
+
+    def scope(self, fault: str, rng: np.random.Generator) -> str | None:
+        """Of a false incident; None = the scorecard does not tell."""
+        return _drawn(self.scopes[fault], rng) if fault in self.scopes else None
 
     def confidence(self, came_true: bool, rng: np.random.Generator) -> float:
         """How sure an incident is of itself, as those of the scorecard were."""
-        bins = self.right if came_true else self.wrong or self.right
-        weights = np.array([w for _, w in bins])
-        return bins[int(rng.choice(len(bins), p=weights / weights.sum()))][0]
+        return _drawn(self.right if came_true else self.wrong or self.right, rng)
+
+
+def _drawn(rows: Sequence[tuple[T, float]], rng: np.random.Generator) -> T:
+    """One of the values by their weights."""
+    weights = np.array([w for _, w in rows])
+    return rows[int(rng.choice(len(rows), p=weights / weights.sum()))][0]
 
 
 def read_chances(path: str | Path) -> Chances:
@@ -98,7 +110,9 @@ def _chances(card: Mapping[str, Any], file: str, sha256: str) -> Chances:
     wrong = tuple((b["said"], b["true"]["n"] * (1 - b["true"]["value"])) for b in bins if b["true"]["value"] < 1)
     if not right:
         raise ValueError("none of its incidents came true")
-    return Chances(faults, false, right, wrong, file, sha256, str(settings["suite"]), int(settings["first_seed"]), node_days)
+    scopes = {name: tuple((scope, float(n)) for scope, n in sorted(row["unfounded_scopes"].items()))
+              for name, row in card["faults"].items() if row.get("unfounded_scopes")}
+    return Chances(faults, false, right, wrong, file, sha256, str(settings["suite"]), int(settings["first_seed"]), node_days, scopes)
 
 
 def _false(rows: Mapping[str, Any], node_days: float) -> dict[str, float]:

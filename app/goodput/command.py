@@ -120,6 +120,8 @@ def told(row: Mapping[str, Any]) -> str:
         return (f"{row['nodes']:>5} nodes {row['days']:g} d seed {row['seed']} {row['arm']:>8}: goodput {row['goodput_ratio']:.2%} "
                 f"({shares}), {row['cpu_seconds']:g} s CPU{more}")
     closed = "no gap" if row["gap_closed"] is None else f"{row['gap_closed']:.2f} of the gap of {row['gap']:.2%} closed"
+    if row.get("gap_closed_95"):
+        closed += " (95 % interval over months {:.2f} to {:.2f})".format(*row["gap_closed_95"])
     return (f"{row['nodes']:>5} nodes, {row['seeds']} months: {closed}; " + ", ".join(f"{a} {v:.2%}" for a, v in row["goodput_ratio"].items())
             + f"; healthy nodes acted on {row['healthy_nodes_acted_on']} in {row['node_days']:g} node-days "
               f"(95 % upper bound {row['healthy_upper_95_per_1000_node_days']:g} per 1,000)")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from app.evaluate.rates import poisson_upper
 from app.goodput.arms import ARMS
 from app.goodput.chances import Chances
@@ -21,6 +23,8 @@ from remediation.policy import Policy
 JOB, TYPE, TIMES = "pretrain", "p5.48xlarge", "real"
 NODES_A_SPARE = 16
 CHECKPOINT_SECONDS = 1800
+# Of the bootstrap over months.
+LEAST_MONTHS, RESAMPLES, ONE_SIDE = 3, 4000, 0.025
 GREYLAG, WITHOUT, BEST = "greylag", "restart", "oracle"
 
 
@@ -93,14 +97,33 @@ def compare(spans: Sequence[Span], chances: Chances, policy: Policy, tell: Calla
         yield together(nodes, rows)
 
 
+def _spread(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """The 95 % interval of the share of the gap, by drawing months with replacement; None of fewer than LEAST_MONTHS, or where one draw
+    in forty has no gap."""
+    of = {(r.get("seed", 0), r["arm"]): float(r["goodput_ratio"]) for r in rows}
+    seeds = sorted({seed for seed, _ in of})
+    gaps = np.array([of[seed, BEST] - of[seed, WITHOUT] for seed in seeds])
+    wins = np.array([of[seed, GREYLAG] - of[seed, WITHOUT] for seed in seeds])
+    if len(seeds) < LEAST_MONTHS:
+        return None
+    drawn = np.random.default_rng(len(seeds)).integers(len(seeds), size=(RESAMPLES, len(seeds)))
+    gap, won = gaps[drawn].sum(axis=1), wins[drawn].sum(axis=1)
+    if (gap <= 0).mean() > ONE_SIDE:
+        return None
+    low, high = np.quantile((won / np.where(gap > 0, gap, np.nan))[gap > 0], (ONE_SIDE, 1 - ONE_SIDE))
+    return float(low), float(high)
+
+
 def together(nodes: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The means over seeds, the share of the gap between restarting and the oracle that Greylag closes, and what it did to
     healthy nodes with the 95 % upper bound."""
     ratio = {arm: statistics.fmean(r["goodput_ratio"] for r in rows if r["arm"] == arm) for arm in (*ARMS, GREYLAG)}
     gap = ratio[BEST] - ratio[WITHOUT]
     own = [r for r in rows if r["arm"] == GREYLAG]
+    span = _spread(rows)
     node_days, acted = sum(r["nodes"] * r["days"] for r in own), sum(r["healthy_nodes_acted_on"] for r in own)
     return {"nodes": nodes, "seeds": len(own), "node_days": node_days, "goodput_ratio": {a: round(v, 5) for a, v in ratio.items()},
             "gap": round(gap, 5), "gap_closed": round((ratio[GREYLAG] - ratio[WITHOUT]) / gap, 3) if gap > 0 else None,
+            "gap_closed_95": None if span is None else [round(one, 3) for one in span],
             "healthy_nodes_acted_on": acted, "healthy_upper_95_per_1000_node_days": round(poisson_upper(acted) / node_days * 1000, 4),
             "found": sum(r["found"] for r in own), "missed": sum(r["missed"] for r in own)}

@@ -43,10 +43,12 @@ TIED = 0.5
 FALSE_SLOWER = 0.1
 # How long what a job's step took is remembered: longer than an incident takes to open.
 HISTORY_MS = 3 * 3_600_000
-# How often an incident that only waits is looked at, and one whose job runs again.
-WAIT_MS, PROOF_MS = 60_000, 30_000
+# How often an incident that only waits is looked at, one that has waited for YOUNG_MS, and one whose job runs again.
+WAIT_MS, LATER_MS, PROOF_MS, YOUNG_MS = 60_000, 180_000, 30_000, 600_000
 # A node is healthy where nothing was wrong with it for so long: longer than evidence may be old.
 HEALTHY_AFTER_MS = 900_000
+# Scopes of which an incident names a part of one node.
+PARTS = frozenset({"device", "node"})
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Told:
     slowed: frozenset[str] = frozenset()  # jobs of which a false incident has it that they are slower
     known: dict[str, JobState | None] = field(default_factory=dict)
     paces: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # by job: since when a step took how long
+    moved: Mapping[str, int] = field(default_factory=dict)  # by job: when a run of it last made a step
 
     def step_seconds(self, job: str, start: int, end: int) -> float | None:
         """What a step takes now, or took last at a time that is over."""
@@ -102,7 +105,7 @@ class Told:
         saved = running.store.newest() if isinstance(running, RateJob) else None
         if saved is None or not isinstance(running, RateJob):
             return Checkpoint()
-        return Checkpoint(saved.done, float(saved.step), running.store.every_seconds, running.last_step_ms or None)
+        return Checkpoint(saved.done, float(saved.step), running.store.every_seconds, self.moved.get(job))
 
     def tokens_per_second(self, job: str, start: int, end: int) -> float | None:
         """By the step's pace."""
@@ -142,6 +145,7 @@ class OneLook(FleetDoor):
         super().__init__(operations)
         self._seen: dict[str, NodeView] = {}
         self._told: Mapping[str, tuple[object, ...]] = {}
+        self._as_is: tuple[object, ...] = ()
         self._new = True
 
     def forget(self) -> None:
@@ -157,6 +161,12 @@ class OneLook(FleetDoor):
         """As the fleet's."""
         if self._new:
             self._new, world = False, self._operations.world
+            # Most looks find the fleet as it was: that is seen without a row for each node.
+            as_is = ([n.state for n in world.nodes], [n.held_by for n in world.nodes],
+                     [(job.name, tuple(job.nodes)) for job in world.jobs.values()], dict(world.checked))
+            if as_is == self._as_is:
+                return self._seen
+            self._as_is = as_is
             on = {index: job.name for job in reversed(world.jobs.values()) for index in job.nodes}
             now = {n.name: (n.state, n.held_by, on.get(n.index), world.checked.get(n.index)) for n in world.nodes}
             changed = [name for name, one in now.items() if self._told.get(name) != one]
@@ -201,6 +211,7 @@ class Watching:
         self._lost_at = self.event.world.now_ms
         self._pace: dict[str, tuple[int, float]] = {}
         self._paces: dict[str, list[tuple[int, float]]] = {}
+        self._moved: dict[str, int] = {}
         self._draw_false()
 
     # --- what is found ------------------------------------------------------------------------------------------------
@@ -218,7 +229,9 @@ class Watching:
                 part = Target("gpu", node, str(int(rng.integers(self.event.world.kind.gpus)))) if faults()[fault].owner == "infra" \
                     else Target("node", node)
                 lasts = round(FALSE_MEAN_MS * math.exp(FALSE_SIGMA * float(rng.standard_normal()) - FALSE_SIGMA**2 / 2))
-                self._coming.append((opened, self._case(fault, None, None if of_a_job else part, opened, opened, False, opened + lasts)))
+                scope = self.chances.scope(fault, rng)
+                whole = of_a_job or (scope is not None and scope not in PARTS)  # a rack's or a file system's names no node
+                self._coming.append((opened, self._case(fault, None, None if whole else part, opened, opened, False, opened + lasts, scope)))
         self._coming.sort(key=lambda one: one[0])
 
     def _notice(self, at: int) -> None:
@@ -261,9 +274,10 @@ class Watching:
         return culprit
 
     def _case(self, fault: str, planted: Planted | None, culprit: Target | None, onset: int, opened: int, right: bool,
-              ends: int = NEVER) -> Case:
+              ends: int = NEVER, drawn: str | None = None) -> Case:
         tick = -(-opened // TICK_MS) * TICK_MS
-        scope = planted.plugin.scope if planted is not None else "job" if culprit is None else "device" if culprit.device else "node"
+        scope = planted.plugin.scope if planted is not None else "device" if culprit is not None and culprit.device else "node"
+        scope = scope if planted is not None or culprit is not None else "job" if drawn is None or fault in OF_A_JOB else drawn
         row = faults()[fault]
         key = culprit.key if culprit is not None else fault
         sure = self.chances.confidence(right, self._rng)
@@ -329,7 +343,7 @@ class Watching:
             case.incident = replace(case.incident, lost_gpu_hours=case.lost)
         findings = tuple(self._finding(case, at) for case in self.cases.values()
                          if case.quiet_since is None or at - case.quiet_since < OFF_MS)
-        told = Told(self.event, at, findings, self._slowed(), paces=self._paces)
+        told = Told(self.event, at, findings, self._slowed(), paces=self._paces, moved=self._moved)
         step = self.engine.step(at, [case.incident for case in self.cases.values()], told)
         for incident in step.incidents:
             case = self.cases[incident.id]
@@ -359,9 +373,11 @@ class Watching:
         return frozenset(job for case in self.cases.values() if case.planted is None and case.quiet_since is None for job in case.incident.jobs)
 
     def _remember(self, told: Told) -> None:
-        """Keeps how fast the jobs were lately."""
+        """Keeps how fast the jobs were lately, and when they last made a step."""
         for job in self.event.world.jobs:
             seconds, kept = told.step_seconds(job, told.at, told.at), self._paces.setdefault(job, [])
+            if seconds is not None and told.event.world.jobs[job].phase == "train":
+                self._moved[job] = told.at
             if seconds is not None and (not kept or kept[-1][1] != seconds):
                 kept.append((told.at, seconds))
                 while len(kept) > 1 and kept[1][0] < told.at - HISTORY_MS:
@@ -405,7 +421,7 @@ class Watching:
         if "verifying" in states:
             return at + PROOF_MS
         if states & {"open", "holding", "proposed"} or any(case.quiet_since is not None for case in self.cases.values()):
-            return at + WAIT_MS
+            return at + (WAIT_MS if any(at - case.incident.opened_at < YOUNG_MS for case in self.cases.values()) else LATER_MS)
         return NEVER
 
     def _command_ms(self, at: int) -> int:

@@ -114,3 +114,12 @@ def test_what_is_no_scorecard_at_all_is_refused(tmp_path, text):
     file.write_text(text)
     with pytest.raises(BadInput, match="--scorecard"):
         read_chances(file)
+
+
+def test_the_scope_of_a_false_incident_is_the_scorecards(tmp_path):
+    """Three of four were a rack's; a card that does not tell has none."""
+    row = {**_row(false=4), "unfounded_scopes": {"device": 1, "rack": 3}}
+    chances, rng = read_chances(written(tmp_path, faults__power_cap=row)), np.random.default_rng(3)
+    drawn = [chances.scope("power_cap", rng) for _ in range(400)]
+    assert drawn.count("rack") / 400 == pytest.approx(0.75, abs=0.06)
+    assert chances.scope("gpu_slow", rng) is None

@@ -162,6 +162,31 @@ def test_the_share_of_the_gap(ratios, closed):
     assert together(64, rows)["gap_closed"] == closed
 
 
+def test_the_interval_of_the_share_is_drawn_from_the_months():
+    """Months of which each closes half of its gap leave no doubt, those that differ do, and two months tell nothing."""
+    def card(*months):
+        return together(64, [{"arm": arm, "goodput_ratio": ratio, "nodes": 64, "days": 30, "seed": n, "healthy_nodes_acted_on": 0, "found": 1,
+                              "missed": 0} for n, own in enumerate(months)
+                             for arm, ratio in (("people", 0.5), ("restart", 0.8), ("oracle", 0.9), ("greylag", own))])["gap_closed_95"]
+
+    assert card(0.85, 0.85, 0.85, 0.85) == [0.5, 0.5]
+    low, high = card(0.75, 0.9, 0.9, 0.85)
+    assert low < 0.5 < high
+    assert card(0.85, 0.85) is None
+
+
+@pytest.mark.parametrize(("scope", "nodes"), [("rack", 0), ("device", 1)])
+def test_a_false_incident_of_a_rack_names_no_node(tmp_path, scope, nodes):
+    """The shipped policy touches none for it; one of a device is on one."""
+    row = {**_row(false=400), "unfounded_scopes": {scope: 400}}
+    chances = read_chances(written(tmp_path, faults__power_cap=row))
+    event = EventWorld(month(Span(16, 1.0, 20_003)))
+    watching = Watching(event, chances, read_policy(str(ACT)), 20_003)
+    named = {case.incident.culprit is not None for _, case in watching._coming}
+    assert named == {bool(nodes)}
+    assert {case.incident.scope for _, case in watching._coming} == {scope}
+
+
 def test_budgets_grow_with_the_job():
     """A job on 512 nodes may be acted on as often as eight jobs on 64."""
     policy = read_policy(str(ACT))
