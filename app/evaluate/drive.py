@@ -26,6 +26,9 @@ ONE_PERCENT = 0.01
 # Part-minutes are counted once a minute, over parts of these kinds.
 MINUTE_MS = 60_000
 COUNTED_KINDS = ("gpu", "nic", "node", "disk", "rank")
+# What comes and goes has to stand for so long once to be seen: exporters read a GPU every half minute, and of fewer than five readings
+# nobody can say that they are more than a pause.
+BRIEF_SECONDS = 150.0
 
 
 def run(planned: Planned) -> Ran:
@@ -34,20 +37,21 @@ def run(planned: Planned) -> Ran:
     scenario = planned.scenario
     world, operations, programme = build_scenario(scenario)
     site = VirtualSite(act=False, built=(world, operations))
-    rules, thin, seen = StaticRules(), _Thinner(scenario.seed, planned.missing), Seen()
+    rules, thin, seen, episodes = StaticRules(), _Thinner(scenario.seed, planned.missing), Seen(), Episodes()
     unknown = known = 0.0
     tick = world.now_ms // TICK_MS * TICK_MS
     while tick < scenario.end_ms:
         tick += TICK_MS
         ticked = site.judge(tick, thin.batch)
         seen.take(ticked.commit.incidents)
+        episodes.look(world.faults, tick)
         rules.judge(ticked.window)
         if tick % MINUTE_MS == 0:
             missing, there = _part_minutes(ticked.window)
             unknown, known = unknown + missing, known + there
     spec = scenario.fleet
     return Ran(planned.id, planned.kind, planned.stress, spec.tier, spec.type, spec.nodes, spec.scrape_seconds,
-               planned.minutes, truths(world, programme, spec.tier), tuple(_said(one) for one in seen.said()),
+               planned.minutes, truths(world, programme, spec.tier, episodes), tuple(_said(one) for one in seen.said()),
                tuple(rules.said()), groups(world), unknown, known, process_cpu_seconds() - cpu)
 
 
@@ -89,21 +93,48 @@ def _part_minutes(window: Window) -> tuple[float, float]:
 
 
 # --- truth ----------------------------------------------------------------------------------------------------------------
-def truths(world: World, programme: Programme, tier: str) -> tuple[Truth, ...]:
+class Episodes:
+    """How long each fault that comes and goes was there at a stretch, as far as ticks tell."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, int] = {}
+        self._longest: dict[int, int] = {}
+
+    def look(self, faults: Iterable[Planted], tick: int) -> None:
+        """Which of them are there at the tick (ms)."""
+        for one in faults:
+            if one.onset != "intermittent":
+                continue
+            if one.present and one.cured_at is None and one.level > 0:
+                began = self._since.setdefault(id(one), tick)
+                self._longest[id(one)] = max(self._longest.get(id(one), 0), tick - began + TICK_MS)
+            else:
+                self._since.pop(id(one), None)
+
+    def brief(self, planted: Planted) -> bool:
+        """Whether it comes and goes, and never stood for long."""
+        return planted.onset == "intermittent" and self._longest.get(id(planted), 0) < 1000 * BRIEF_SECONDS
+
+
+def truths(world: World, programme: Programme, tier: str, episodes: Episodes) -> tuple[Truth, ...]:
     """All that was planted while the scenario ran, look-alikes among them."""
-    found = [_truth(world, programme, one, tier) for one in world.faults]
+    found = [_truth(world, programme, one, tier, episodes.brief(one)) for one in world.faults]
     return tuple(replace(one, overlaps=_overlaps(one, found)) for one in found)
 
 
-def _truth(world: World, programme: Programme, planted: Planted, tier: str) -> Truth:
+def _truth(world: World, programme: Programme, planted: Planted, tier: str, brief: bool) -> Truth:
     plugin, rows = planted.plugin, set(planted.place.rows)
     culprit = Part.of(planted.culprit)
     assert culprit is not None
     end = min(programme.scenario.end_ms, planted.heals_at if planted.cured_at is None else planted.cured_at)
     jobs = tuple(j.name for j in world.jobs.values() if rows & set(j.nodes))
-    impact = None if stands(plugin) else planted.severity if harms(plugin) else 0.0
+    # A ramp that ended on its way never cost what it was going to.
+    reached = min(1.0, (end - planted.at) / (1000 * planted.onset_seconds)) if planted.onset == "ramp" else 1.0
+    impact = None if stands(plugin) else float(f"{planted.severity * reached:.3g}") if harms(plugin) else 0.0
+    brief = brief and bool(plugin.fault) and not stands(plugin)
     return Truth(plugin.name, plugin.fault or "", plugin.scope, culprit, tuple(world.nodes[r].name for r in sorted(rows)), jobs,
-                 planted.at, onset_of(planted), end, impact, shows(plugin, tier, world.kind.fabric), is_wide(plugin))
+                 planted.at, onset_of(planted), end, impact, shows(plugin, tier, world.kind.fabric) and not brief, is_wide(plugin),
+                 brief=brief)
 
 
 def onset_of(planted: Planted) -> int:

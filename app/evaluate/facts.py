@@ -31,8 +31,9 @@ class Part:
 class Truth:
     """A planted fault, or a look-alike (fault ""). onset: ms since when it costs 1 % or, where it costs nothing, is there;
     end: ms, or that of the scenario. nodes, jobs: those that it covers or slows. impact: share by which the step is
-    longer, 0 = none, None = the job stands. shown: the scenario's tier can show it. overlaps: another fault was in one of
-    its jobs at the same time. shared: it covers many nodes by a cause of their own."""
+    longer (of a ramp, as far as it came), 0 = none, None = the job stands. shown: the scenario's tier can show it. overlaps: another
+    fault was in one of its jobs at the same time. shared: it covers many nodes by a cause of their own. brief: it comes and goes, and
+    never stood for `drive.BRIEF_SECONDS` at a stretch."""
 
     plant: str
     fault: str
@@ -47,6 +48,7 @@ class Truth:
     shown: bool
     shared: bool = False
     overlaps: bool = False
+    brief: bool = False
 
     @property
     def harms(self) -> bool:

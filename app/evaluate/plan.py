@@ -56,10 +56,16 @@ NOT_SHOWN_ON: Mapping[tuple[str, str], str] = {
     ("leaf_slow", "efa"): "EFA counts no marks and no waits, and all devices of an instance hang on one leaf: they slow alike",
     ("network_slow_fleet", "efa"): "EFA counts no marks and no waits, and all devices slow alike",
     ("spine_path_lost", "efa"): "the fabric sprays: flows find the other paths within a minute, and are well",
+    ("spine_path_lost", "roce"): "the switches hash each flow onto a path and tell no host which: no page of a node knows its spine",
+    ("spine_path_lost", "infiniband"): "the subnet manager sets the paths and tells no host which: no page of a node knows its spine",
 }
+# A run that diverged stays so until it starts from an older state: another fault of its loss could not be told from that one.
+STAYS = frozenset({"loss_divergence"})
 # Memory that somebody holds beside a running job may be a second program's; it is told when the job has ended.
 ENDS_ITS_RUN, END_AFTER_SECONDS = "gpu_memory_leaked", (30.0, 120.0)
 ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
+# Two nodes that come to one other value within minutes are a rollout that begins, and are to be named so: of these, one of each plug-in.
+ROLLS_OUT = frozenset({"config_drift"})
 TIER_WEIGHTS = {"A": 0.2, "B": 0.5, "C": 0.2, "D": 0.1}
 TYPE_WEIGHT = 0.85      # of the usual node; the others share the rest
 # As long as there is something left that only the richest tier shows, so many more scenarios have it.
@@ -71,7 +77,8 @@ STRESSES = ("noise", "missing", "scrape")
 @dataclass(frozen=True, slots=True)
 class Suite:
     """positives: counted ones of each fault's name. wide: of each plug-in that covers many nodes, where its fault has local
-    ones too. small: share of positives in addition that are below 5 %. calm, stress: how many such scenarios (stress: of
+    ones too. small: share of positives in addition that are below 5 %. fine: so many more of those of each fault's name, all of
+    which the richest telemetry watches: what it can just see is a figure of its own. calm, stress: how many such scenarios (stress: of
     each kind). likes: look-alikes in a calm one. repeat: how often the whole is done, with other seeds."""
 
     positives: int
@@ -81,11 +88,12 @@ class Suite:
     stress: int
     likes: int = 6
     repeat: int = 1
+    fine: int = 0
 
 
 SUITES: dict[str, Suite] = {
     "quick": Suite(1, 0, 0.0, 1, 0, 3),
-    "standard": Suite(20, 1, 0.05, 4, 1),
+    "standard": Suite(20, 1, 0.05, 4, 1, fine=3),
     "full": Suite(40, 12, 0.4, 66, 8, 6, 22),
 }
 
@@ -132,7 +140,7 @@ def plan_suite(name: str, first_seed: int) -> list[Planned]:
     for turn in range(suite.repeat):
         rng = np.random.default_rng([first_seed, STREAM, turn])
         drafts = [*_local(suite, plugins, rng), *_wide(suite, plugins, rng), *_calm(suite, plugins, rng),
-                  *_stressed(suite, plugins, rng)]
+                  *_stressed(suite, plugins, rng), *_fine(suite, plugins, rng)]
         for kind, stress, scenario, missing in drafts:
             seed = first_seed + len(out)
             named = f"{name}-{first_seed}-{len(out)}"
@@ -269,7 +277,9 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
             slow = plugin.fault in SLOW
             spans = (0, 1) if slow else (period,)
             free = not (slow and period) and all(draft.names[p][str(plugin.fault)] < _most(plugin) for p in spans)
-            if own != (lane == 0) or "inference" in plugin.needs or not free:
+            stays = bool(taken) and taken[-1].plant in STAYS and plugin.fault == plugins[taken[-1].plant].fault
+            rolls = plugin.fault in ROLLS_OUT and draft.names[period][f"plug-in {plugin.name}"] > 0
+            if own != (lane == 0) or "inference" in plugin.needs or not free or stays or rolls:
                 continue
             node = job * JOB_NODES + nodes[2 if lane else period]
             late = bool(taken) and lane == 0 and stands(plugins[taken[-1].plant])
@@ -277,7 +287,7 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
             if plugin.fault == ENDS_ITS_RUN:
                 draft.entries.append(_end_of_run(draft, draft.entries[-1], f"train-{job + 1}"))
             for span in spans:
-                draft.names[span][str(plugin.fault)] += 1
+                draft.names[span].update((str(plugin.fault), f"plug-in {plugin.name}"))
             taken.append(fits.pop(place))
             break
         if taken and plugins[taken[-1].plant].fault in SLOW:
@@ -447,4 +457,20 @@ def _stressed(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.G
             items = _fill(draft, items, plugins)
             scenario = _scenario(draft, 60 if stress == "scrape" else 15, stress == "noise")
             out.append(("local", stress, scenario, 0.2 if stress == "missing" else 0.0))
+    return out
+
+
+def _fine(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    """Small faults alone, on the usual node with the richest telemetry; those that cost no less than 5 % by their nature are not small."""
+    kind, rich = NODE_TYPES[DEFAULT_KIND], TIERS[-1]
+    able = {name: p for name, p in plugins.items() if p.fault is not None and sized(p) and p.impact[0] < SMALL and _able(p, kind)}
+    left = [item for item in _items(_by_name(able, False), suite.fine, 1.0, plugins, rng) if item.small] if suite.fine else []
+    out = []
+    while left:
+        draft = _Draft(kind, rich, int(np.clip(len(left) // 2 + 1, FEWEST_JOBS, MOST_JOBS)), np.random.default_rng(int(rng.integers(1 << 31))))
+        rest = _fill(draft, left, plugins)
+        if len(rest) == len(left):
+            break
+        left = rest
+        out.append(("local", "", _scenario(draft), 0.0))
     return out

@@ -72,12 +72,32 @@ def _besides(card: Mapping[str, Any]) -> Iterator[str]:
         f"{name} {_number(sure[name]['expected_calibration_error'])} (n {sure[name]['n']})" for name in ("confidence", "suspects"))
     for name in ("confidence", "suspects"):
         yield from reliability(name, sure[name]["bins"])
-    yield (f"smallest impact with 90 % recall: {card['impact']['smallest_with_90_percent_recall']} (tier D: "
-           f"{card['impact']['smallest_with_90_percent_recall_D']})")
+    yield from _delays(card["delays"])
+    for name, words in (("all", "all tiers"), ("D", "tier D")):
+        yield f"smallest impact with 90 % recall, {words}: {_smallest(card['impact']['smallest'][name])}"
     yield f"precision at field base rates: {card['field']['precision']} (with the upper bound of false ones: {card['field']['precision_low']})"
     yield f"part-minutes unknown: {card['unknown_part_minutes']['share']}"
     for row in card["errors"]:
         yield f"failed: {row['id']}: {row['error']}"
+
+
+def _delays(card: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each kind of fault, with what is wanted of it."""
+    for name, one in card.items():
+        yield (f"delay, {name.replace('_', ' ')}: p50 {_limit(one['p50_seconds'])} s, p95 {_limit(one['p95_seconds'])} s "
+               f"(wanted {one['wanted_p50_seconds']:.0f} and {one['wanted_p95_seconds']:.0f}), p95 of the found "
+               f"{_limit(one['p95_found_seconds'])} s; n {one['n']}, found {one['found']}")
+
+
+def _limit(seconds: float | None) -> str:
+    return "inf" if seconds is None else f"{seconds:.0f}"
+
+
+def _smallest(one: Mapping[str, Any]) -> str:
+    if one["impact"] is None:
+        return "none"
+    return (f"{one['impact']:.0%}, recall there {_interval(one['recall'])}, n {one['recall']['n']}; "
+            f"from there on {_interval(one['from_here'])}, n {one['from_here']['n']}")
 
 
 def reliability(name: str, bins: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -10,18 +10,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
+from app.evaluate import impact
+from app.evaluate.delays import delays
 from app.evaluate.facts import Ran, Said
-from app.evaluate.match import ECHO, FALSE_WORDS, MERGED, REPEAT, RIGHT, Found, Word, match, places, same_part
+from app.evaluate.match import (
+    ECHO,
+    FALSE_WORDS,
+    MERGED,
+    REPEAT,
+    RIGHT,
+    UNFOUNDED,
+    Found,
+    Word,
+    match,
+    places,
+    same_part,
+)
 from app.evaluate.rates import calibration, field_precision, poisson_upper, quantile, rate
 from core.faults import faults
 from fleet.telemetry import TIERS
 
 COUNTED_IMPACT = 0.05
-IMPACT_EDGES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.5, 1.0, 9.0)
-WANTED_RECALL = 0.9
 NOTHING = "nothing"
 # Slices of which the worst is shown: by name, how a run is named in it.
 SLICES: Mapping[str, Callable[[Ran], str]] = {
@@ -80,6 +91,7 @@ def scorecard(runs: Sequence[Ran], base: Mapping[str, float]) -> dict[str, Any]:
         "baselines": {"silent": macro(_silent(plain)), "static_rules": _baseline([j.ran for j in plain])},
         "slices": _slices(judged), "classes": {klass: class_row(plain, klass) for klass in ("page", "ticket")},
         "shared_scope": _shared(plain), "overlap": _overlap(plain),
+        "delays": delays((j.ran.tier, f) for j in plain for f in j.found if counts(f)),
         "confusion": confusion(plain), "calibration": calibrations(plain), "impact": impacts(plain),
         "not_shown": _not_shown(plain), "field": in_the_field(by_fault, base, sum(j.ran.node_days for j in plain)),
         "unknown_part_minutes": {"share": round(sum(r.unknown for r in runs) / minutes, 5) if minutes else None,
@@ -120,6 +132,7 @@ def fault_row(one: Tally) -> dict[str, Any]:
         "localisation_top3": rate(sum(f.top3 or 0.0 for f in placed), len(placed)),
         "incidents_per_fault": None if not hit else round(sum(f.count for f in hit) / len(hit), 3),
         "incidents": dict(sorted(kinds.items())), "false": false_row(one),
+        "unfounded_scopes": dict(sorted(Counter(w.said.scope for w in one.words if w.word == UNFOUNDED).items())),
         "small": rate(sum(f.by is not None for f in one.found if f.truth.shown and not counts(f)),
                       sum(f.truth.shown and not counts(f) for f in one.found)),
         "plants": _plants(counted),
@@ -258,33 +271,17 @@ def calibrations(judged: Sequence[Judged]) -> dict[str, Any]:
 
 def impacts(judged: Sequence[Judged]) -> dict[str, Any]:
     """Recall against impact on the job, of faults that have a size, over all tiers that show them and for tier D."""
-    def table(found: Sequence[Found]) -> list[dict[str, Any]]:
-        rows = []
-        for low, high in pairwise(IMPACT_EDGES):
-            inside = [f for f in found if f.truth.impact is not None and low <= f.truth.impact < high]
-            if inside:
-                rows.append({"from": low, "to": high, "recall": rate(sum(f.by is not None for f in inside), len(inside))})
-        return rows
-
     shown = [(j.ran.tier, f) for j in judged for f in j.found if f.truth.shown and f.truth.impact]
-    every, best = table([f for _, f in shown]), table([f for tier, f in shown if tier == "D"])
-    return {"all": every, "D": best, "smallest_with_90_percent_recall": smallest(every),
-            "smallest_with_90_percent_recall_D": smallest(best)}
-
-
-def smallest(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The least impact from which on every band's recall is at least 90 %; None where not even the largest's is."""
-    found = None
-    for row in reversed(rows):
-        if row["recall"]["value"] < WANTED_RECALL:
-            break
-        found = row["from"]
-    return found
+    every, best = impact.bands([f for _, f in shown]), impact.bands([f for tier, f in shown if tier == "D"])
+    least, least_best = impact.smallest(every), impact.smallest(best)
+    return {"all": every, "D": best, "smallest_with_90_percent_recall": least["impact"],
+            "smallest_with_90_percent_recall_D": least_best["impact"], "smallest": {"all": least, "D": least_best}}
 
 
 def _not_shown(judged: Sequence[Judged]) -> dict[str, int]:
-    """What was planted and cannot be seen at its tier, by plug-in and tier; nobody is blamed or praised for it."""
-    return dict(sorted(Counter(f"{f.truth.plant} at tier {j.ran.tier}" for j in judged for f in j.found if not f.truth.shown).items()))
+    """What was planted and cannot be seen, by plug-in and tier or as what never stood for long; nobody is blamed or praised for it."""
+    return dict(sorted(Counter(f"{f.truth.plant} {'in short episodes' if f.truth.brief else f'at tier {j.ran.tier}'}"
+                               for j in judged for f in j.found if not f.truth.shown).items()))
 
 
 def in_the_field(by_fault: Mapping[str, Tally], base: Mapping[str, float], node_days: float) -> dict[str, Any]:
