@@ -153,7 +153,9 @@ def _word(window: Window, node: str, fact: _Fact, here: Mapping[str, _Fact], rig
         return "rollout"
     since = window.end - 1000 * p.rollout_seconds
     others = [f for other, f in here.items() if other != node and f.since >= since and f.since > begun[other] + 120_000]
-    if sum(f.value == right for f in others) >= 2 or any(f.value == fact.value for f in others):
+    # The last of a rollout stands where it stood; one that left the majority's value after others came to it is none of them.
+    behind = sum(f.value == right and f.since > fact.since for f in others)
+    if behind >= 2 or any(f.value == fact.value for f in others):
         return "rollout"
     planned = any(e.target.node == node and abs(e.at - fact.since) <= 1_800_000
                   for e in window.events_of("boot", "drain", "undrain", since=fact.since - 1_800_000))

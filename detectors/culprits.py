@@ -7,7 +7,7 @@ what stands out is named as suspects.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ ANSWERS_NO_MORE = 0.8
 TASKS_BLOCKED = 0.8
 DOWN = 2.0            # of exporter.state
 FELL_SILENT_MS = 30_000
+QUEUED_MS = 300_000   # a loader that reads no more feeds its rank from its queue for so long at the most
 SILENT, DIFFERS, WAITS_LEAST = 0.2, 0.4, 0.4
 # More suspects than this say nothing.
 FEW = 4
@@ -48,6 +49,29 @@ class Told:
 def by_counter(window: Window, progress: Progress) -> Told | None:
     """The rank whose collective sequence number (else step) stands still behind the others'. None where that cannot be
     told: no counters, still moving, all equal, or several equally behind."""
+    found = _lowest(window, progress)
+    if found is None or len(found[0]) != 1:
+        return None
+    rank = window.of_kind("rank")[int(progress.columns[found[0][0]])]
+    return Told(rank, ((rank, BEHIND_METRIC, "seq_behind"),), "seq_behind", (found[1],))
+
+
+def node_by_counter(window: Window, progress: Progress) -> Told | None:
+    """The node of which all ranks stand equally behind by those counters, and no others do: what they share holds them up. Less
+    sure than one rank, as where a node's watchdogs say nothing."""
+    found = _lowest(window, progress)
+    if found is None or len(found[0]) < 2:
+        return None
+    ranks = [window.of_kind("rank")[int(c)] for c in progress.columns]
+    first = ranks[int(found[0][0])]
+    if first.node is None or [place for place, rank in enumerate(ranks) if rank.node == first.node] != found[0].tolist():
+        return None
+    whole = Target("node", first.node, job=first.job)
+    return Told(whole, ((whole, NEVER_ENTERED, "seq_behind"),), "seq_behind", (found[1],))
+
+
+def _lowest(window: Window, progress: Progress) -> tuple[Ints, Evidence] | None:
+    """(places among the job's ranks of those that are behind most, what shows it), None where nobody is or it cannot be told."""
     for signal in ("rank.collective_seq", "rank.step"):
         values = window.tail(signal, 60.0)[:, progress.columns]
         now = np.where(progress.fresh, values[-1], np.nan)
@@ -69,11 +93,8 @@ def by_counter(window: Window, progress: Progress) -> Told | None:
                 return None
             usual, behind = float(levels[-1]), stats.columns_where(now == levels[0])
         lowest = behind[now[behind] == now[behind].min()]
-        if len(lowest) != 1:
-            return None
-        rank = window.of_kind("rank")[int(progress.columns[lowest[0]])]
         seen = stats.evidence(signal, float(now[lowest[0]]), usual, f"most of the job's {len(known)} ranks")
-        return Told(rank, ((rank, BEHIND_METRIC, "seq_behind"),), "seq_behind", (seen,))
+        return lowest, seen
     return None
 
 
@@ -166,16 +187,35 @@ def _of_blocked(lines: list[Event]) -> tuple[Evidence, ...]:
 
 
 def blocked_node(window: Window, job: JobState, since: int) -> Told | None:
-    """The one node of the job whose kernel says that tasks are blocked since the job stopped (`since`, ms): a mount or a disk
-    answers no more there, and its ranks enter no collective. Ranks that wait for another spin on their GPUs and are not blocked."""
-    told = {node: lines for node in job.nodes if (lines := _blocked(window, node))}
-    if len(told) != 1 or len(job.nodes) < 2:
+    """The one node of the job on which a file system answers no more since the job stopped (`since`, ms), by node_exporter's word, or
+    whose kernel says that tasks are blocked since: its ranks enter no collective. Ranks that wait for another spin on their GPUs
+    and are not blocked."""
+    lines = {node: told for node in job.nodes if (told := _blocked(window, node))}
+    mounts = _silent_mounts(window, job, since)
+    nodes = lines.keys() | {mount.node for mount in mounts if mount.node is not None}
+    if len(nodes) != 1 or len(job.nodes) < 2:
         return None
-    node, lines = next(iter(told.items()))
-    if lines[0].at < since - FELL_SILENT_MS:
+    node = next(iter(nodes))
+    if not mounts and lines[node][0].at < since - FELL_SILENT_MS:
         return None
     part = Target("node", node, job=job.id)
-    return Told(part, ((part, TASKS_BLOCKED, "tasks_blocked"),), "tasks_blocked", _of_blocked(lines))
+    said = tuple(Evidence("mount.device_error", "bool", 1.0, 0.0, "before the job stopped", f"{mount.device} answers no more")
+                 for mount in mounts) + _of_blocked(lines.get(node, []))
+    named: Suspects = tuple((mount, TASKS_BLOCKED / 4, "mount_silent") for mount in mounts[:1])
+    reason = "mount_silent" if mounts else "tasks_blocked"
+    return Told(part, ((part, TASKS_BLOCKED, reason), *named), reason, said)
+
+
+def _silent_mounts(window: Window, job: JobState, since: int) -> list[Target]:
+    """The file systems of the job's nodes that node_exporter cannot ask any more (it gives a stuck mount up after five seconds and
+    sets its `device_error`), and could until about `since` (ms), or until their loaders' queues began to run dry before."""
+    if "mount.device_error" not in window.blocks:
+        return []
+    block, values, nodes = window.block("mount.device_error"), window.values("mount.device_error"), set(job.nodes)
+    bad = np.flatnonzero(stats.above(block.last, 0.5) & block.fresh())
+    before = int(np.searchsorted(window.times, since - QUEUED_MS, side="right"))
+    return [block.entities[column] for column in bad.tolist() if block.entities[column].node in nodes
+            and not stats.above(values[:before, column], 0.5).any()]
 
 
 def _rank(event: Event) -> int | None:
@@ -213,16 +253,13 @@ def _behind(values: Mapping[int, int]) -> tuple[int, int, float] | None:
 
 def _target(window: Window, job: JobState, rank: int, events: list[Event]) -> Target:
     ranks = window.of_kind("rank")
-    for column in job.ranks:
-        if ranks[column].rank == rank:
-            return ranks[column]
-    for event in events:
-        if _rank(event) == rank and event.target.kind == "rank":
-            return event.target
-    node, device = None, None
-    if job.ranks_per_node and rank // job.ranks_per_node < len(job.nodes):
-        node, device = job.nodes[rank // job.ranks_per_node], str(rank % job.ranks_per_node)
-    return Target("rank", node, device, job=job.id, rank=rank)
+    named = [ranks[column] for column in job.ranks if ranks[column].rank == rank]
+    named += [event.target for event in events if _rank(event) == rank and event.target.kind == "rank"]
+    known = next(iter(named), Target("rank", job=job.id, rank=rank))
+    if known.node is None and job.ranks_per_node and rank // job.ranks_per_node < len(job.nodes):
+        # Of a rank that only the job's log tells of, the log knows no place.
+        known = replace(known, node=job.nodes[rank // job.ranks_per_node], device=str(rank % job.ranks_per_node))
+    return known
 
 
 def suspects(window: Window, progress: Progress, parts: Parts, signature: Signature) -> Suspects:

@@ -216,7 +216,7 @@ def _by_node(window: Window, pace: Pace, p: Params) -> tuple[tuple[str, ...], Fl
     """The job's nodes, and float64[row, node]: how long most of a node's ranks wait for data (the quantile that at least
     `node_ranks` of them reach), as a share of the job's usual step."""
     ranks = window.of_kind("rank")
-    values = window.values(DATA)[pace.rows][:, pace.columns] / pace.usual
+    values = stats.cut(window.values(DATA), pace.rows, pace.columns) / pace.usual
     by_node = _nodes_of(ranks, pace.columns)
     sizes = {len(columns) for columns in by_node.values()}
     if len(sizes) == 1:  # all nodes have as many ranks: one sort does for all
@@ -258,7 +258,7 @@ def _least_waits(window: Window, pace: Pace) -> Floats | None:
     """float64[row, node]: how long the rank of each node that waits least waits in collectives, seconds; None where it is not told."""
     if WAIT not in window.blocks:
         return None
-    waits = window.values(WAIT)[pace.rows][:, pace.columns]
+    waits = stats.cut(window.values(WAIT), pace.rows, pace.columns)
     by_node = _nodes_of(window.of_kind("rank"), pace.columns)
     return np.stack([np.fmin.reduce(waits[:, columns], axis=1) for columns in by_node.values()], axis=1)
 

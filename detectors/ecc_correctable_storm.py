@@ -23,11 +23,12 @@ FAULT = "ecc_correctable_storm"
 class Params:
     """Sources: rules.md §3e (a real storm: 4,647 and 17,657 a second); signals.md §10 (healthy: 1e-7 a second).
 
-    window_seconds: how far back. rate: errors a second over the window, in each third of it: six orders of magnitude above
-    healthy, four below the storms that people met. degraded: from this rate work suffers.
+    window_seconds: how far back: at least four readings, for an exporter asks a GPU every 30 s. rate: errors a second over the
+    window, in each third of it: six orders of magnitude above healthy (which meets 24 errors in two minutes never), four below the
+    storms that people met. degraded: from this rate work suffers.
     """
 
-    window_seconds: float = 300.0
+    window_seconds: float = 120.0
     rate: float = 0.2
     degraded: float = 100.0
 

@@ -60,7 +60,11 @@ def _grown(window: Window, p: Params, signal: str, grew: Bools, known: Bools, ou
         gpu = window.of_kind("gpu")[e]
         told, row = out.get(gpu.key), int(np.flatnonzero(grew[:, e])[-1])
         at = int(window.times[row])
-        if (told is not None and told.state == "faulty") or fatal_events.worked(window, gpu, at, p.worked_seconds):
+        # A count that is seen to have grown after a boot grew before it, and the boot is what the error asks for.
+        before = np.flatnonzero(~np.isnan(values[:row, e]))
+        seen_before = int(window.times[before[-1]]) if len(before) else at
+        if ((told is not None and told.state == "faulty") or fatal_events.booted_at(window, gpu.node) > seen_before
+                or fatal_events.worked(window, gpu, at, p.worked_seconds) or fatal_events.worked_since(window, gpu, at, p.worked_seconds)):
             continue
         clear[e] = False
         seen = stats.evidence(signal, float(values[row, e]), 0.0 if signal == ERRORS else None, "no such error")
@@ -69,7 +73,7 @@ def _grown(window: Window, p: Params, signal: str, grew: Bools, known: Bools, ou
 
 PLUGIN = DetectorPlugin(
     name="ecc_uncorrectable", fault=FAULT, judge=judge, params=Params,
-    needs=((ERRORS, ROWS, "xid"),), hold=Hold(on=1, of=1, off=4),
+    needs=((ERRORS, ROWS, "gpu.xid", "xid"),), hold=Hold(on=1, of=1, off=4),
     must_not=("a volatile count that stands", "an aggregate count after a board swap", "a count that begins anew",
               "XID 63 by itself, rows that were remapped before, or after correctable errors"),
 )

@@ -52,7 +52,7 @@ class Params:
     """Sources: signals.md §0 fact 10 and §2 (a blank field omits its line; an empty page while it reloads); DCGM issue 202 (a
     field stays blank after an XID until the reader restarts); our judgement for the rest.
 
-    missed_intervals: readings in a row without a field. gone_seconds: at least; one missed cycle of the exporter is 30 s.
+    missed_intervals: readings in a row without a field. gone_seconds: at least; two missed cycles of the exporter are 60 s.
     settle_seconds: after a restart or a failed reading of any exporter of the node nothing is said. broken_seconds: how long
     pages must be empty or broken. node_share: of a node's GPUs, from which it is the node's exporter. renamed_share: of the
     series that are gone, by how much a page must be shorter; renamed_min: for so many and more. xid_seconds: an XID within
@@ -60,7 +60,7 @@ class Params:
     """
 
     missed_intervals: float = 4.0
-    gone_seconds: float = 75.0
+    gone_seconds: float = 60.0
     settle_seconds: float = 120.0
     broken_seconds: float = 60.0
     node_share: float = 0.6

@@ -158,7 +158,15 @@ def _over(window: Window, one: Fatal, seconds: float) -> bool:
         return False
     if one.at < int(window.times[0]) and window.baseline_of is not None:
         return bool(window.baseline("gpu.utilization_ratio", OPEN_SECONDS).n[column] >= 3)
-    told = window.times > one.at
+    return worked_since(window, one.gpu, one.at, seconds)
+
+
+def worked_since(window: Window, gpu: Target, at: int, seconds: float) -> bool:
+    """Whether the GPU was at work for `seconds` in a row at some time after `at` (ms), by what the window shows."""
+    column = shared.by_key(window.of_kind("gpu")).get(gpu.key)
+    if column is None:
+        return False
+    told = window.times > at
     busy = stats.above(window.values("gpu.utilization_ratio")[told, column], 0.5)
     idle = np.flatnonzero(~np.concatenate([[False], busy, [False]]))
     return bool(np.diff(idle).max(initial=1) - 1 >= window.ticks(seconds))

@@ -25,13 +25,14 @@ class Params:
     """Sources: core/xids.yaml; NVSentinel #155 and dcgm-exporter #348 (a GPU off the bus has no metric of its own).
 
     fatal_by: whose list of fatal codes counts. worked_seconds: work after which a log line is over; our judgement.
-    missed_intervals: scrapes in a row without the GPU. gone_seconds: at least; one missed cycle of the exporter is 30 s.
+    missed_intervals: scrapes in a row without the GPU. gone_seconds: at least; two missed cycles of the exporter are 60 s. One that
+    is shown so long after its line is well.
     """
 
     fatal_by: str = "nvidia"
     worked_seconds: float = 600.0
     missed_intervals: float = 4.0
-    gone_seconds: float = 75.0
+    gone_seconds: float = 60.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -55,10 +56,10 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         e = shared.by_key(gpus).get(key)
         if e is None or gpus[e].node != node or not loud[e]:
             continue
-        if here[e]:
-            clear[e] = window.end - line.at >= params.gone_seconds * 1000
-        else:
+        # Shown or not: an exporter repeats what it read last for a cycle, and this line is XID 79 without its number.
+        if not here[e] or window.end - line.at < params.gone_seconds * 1000:
             out[key] = _told(gpus[e], line)
+            clear[e] = False
     missing = np.flatnonzero(loud & gone & ~here).tolist()
     alive_nodes = {gpus[e].node for e in np.flatnonzero(here)} if missing else set()
     for e in missing:
@@ -94,7 +95,7 @@ def _never_shown(window: Window) -> dict[str, Verdict]:
 
 PLUGIN = DetectorPlugin(
     name="gpu_lost", fault=FAULT, judge=judge, params=Params, needs=(("gpu.temperature_celsius", "xid", "gpu_lost"),),
-    hold=Hold(on=2, of=3, off=4),
+    hold=Hold(on=1, of=1, off=4),  # how long nothing came is asked by seconds; one reading begins anew
     must_not=("an exporter that is silent for all its GPUs", "one missed scrape", "a node that reboots",
               "a sticky XID 79 of before the last boot"),
 )

@@ -1,12 +1,14 @@
 """A GPU that computes slower than its peers without an error, while its clock is as high as theirs.
 
 In synchronous training everybody waits for it. Two things tell. With timed ranks: the rank on it works longer and waits
-less than its peers (`straggler` says so), and its GPU is busy all that time: the share of time in kernels grew with it. A
-rank whose process is late has a GPU that stands idle in between: that is the process, not the part. Without timed ranks
-only the pattern is left: since a moment of the job's present run all its GPUs work a smaller share of their time, but one goes on
-as before. A run has its own past: a part that was ill in the run before, and is well, must not be measured by that.
+less than its peers (`straggler` says so), and its SMs are busy all that time: kernels that take longer keep them, so their share
+of the time grew with it. A rank whose process is late has a GPU that stands idle in between: that is the process, not the part.
+Without timed ranks only the pattern is left: since a moment of the job's present run the SMs of all its GPUs are busy for a smaller share
+of their time, but those of one go on as before. A run has its own past: a part that was ill in the run before, and is well, must not be measured by that.
 
-What its clock, heat or power limit explains is another fault, and so is a second program that came onto the GPU.
+The tensor pipe tells work done: all have as much of it in a step. A GPU that has more is not slow, it has more to do (hot experts,
+longer sequences). Values that stand still are those of an exporter that does, and tell nothing. What its clock, heat or power limit explains is another
+fault, and so is a second program that came onto the GPU.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from detectors.slow_reasons import reason_of
 from detectors.stats import Bools, Ints
 
 FAULT = "gpu_slow"
-# What tells how long kernels ran. Utilisation and the graphics engine count waiting in a collective as work.
-ACTIVITY = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio")
+# What tells how long kernels ran, and what tells work done. Utilisation and the graphics engine count waiting in a collective as work.
+BUSY, DONE = "gpu.sm_active_ratio", "gpu.tensor_active_ratio"
 TIMED = "rank.compute_seconds"
 # So many ranks that stand out, and so many others, are compared in a large job.
 MOST = 128
+# A limit holds the clock of a GPU, which shows none, for more than this share of the time; healthy ones touch the power limit now and then.
+HELD = 0.5
 # Without timed ranks: readings of the present run that make a past; a job that does not work for so long stood.
 PAST_ROWS, AWAY_SECONDS = 8, 120.0
 
@@ -37,8 +41,10 @@ class Params:
     """Sources: signals.md §11 (silent slow GPU: compute longer on one rank, it alone does not wait, clock normal), SuperBench
     (5 %); where no source is named, our judgement on what activity of healthy jobs spreads.
 
-    slow: least excess of a rank's work over its peers. follows: share of the excess by which the GPU's activity must have
-    grown against its peers'; follows_power: its power, where activity is not shown. clock: share of the clock that may be
+    slow: least excess of a rank's work over its peers. follows: share of the excess by which its SMs' activity must have
+    grown against its peers'; follows_power: its power, where activity is not shown (SMs that wait for memory draw more than a GPU that
+    waits for others, and less than one at work); errors: and so many standard errors. loaded: share of the excess by which the tensor pipe's activity
+    grew that is more work. clock: share of the clock that may be
     missing. memory_bytes: growth of its memory against its peers that is a second program.
     window_seconds: how far back activity is averaged where ranks are not timed. busy: utilisation at work. stands_out: how
     far the activity of one GPU must stand out against its own past and its peers then; sigmas: in robust sigmas; draws:
@@ -47,8 +53,10 @@ class Params:
     """
 
     slow: float = 0.03
-    follows: float = 0.4
-    follows_power: float = 0.2
+    follows: float = 0.5
+    follows_power: float = 0.12
+    errors: float = 2.5
+    loaded: float = 0.5
     clock: float = 0.02
     memory_bytes: float = 1e9
     window_seconds: float = 300.0
@@ -82,7 +90,7 @@ def _by_time(window: Window, p: Params) -> tuple[list[Verdict], Bools]:
     where = shared.kept("places of GPUs", (parts,), lambda: {(g.node, g.device): e for e, g in enumerate(parts)})
     of_rank = shared.kept("GPUs of ranks", (parts, ranks), lambda: np.array(
         [where.get((rank.node, rank.device), -1) for rank in ranks], np.int64))
-    known = gpus.loud(window) & gpus.fresh(window, "gpu.sm_clock_hertz", *ACTIVITY, "gpu.power_watts")
+    known = gpus.loud(window) & gpus.fresh(window, BUSY, "gpu.power_watts")
     well = np.zeros(len(parts), bool)
     out: list[Verdict] = []
     jobs = []
@@ -108,9 +116,12 @@ def _by_time(window: Window, p: Params) -> tuple[list[Verdict], Bools]:
 
 def _lead(window: Window, job: JobState, columns: Ints) -> Floats:
     """float64[rank of the job]: how far its work of the last ticks lies above that of its pipeline stage; NaN = not told."""
-    work = window.values(TIMED)[-6:, columns]
+    rows = np.arange(max(0, len(window.times) - 6), len(window.times))
+    work = straggler.computed(window, rows, columns)
+    if work is None:
+        return np.full(len(columns), np.nan)
     now = stats.median(np.where(stats.above(work, 1e-9), work, np.nan))
-    now = np.where(window.block(TIMED).fresh()[columns], now, np.nan)
+    now = np.where((window.block(TIMED).fresh() | window.block(straggler.WAIT).fresh())[columns], now, np.nan)
     ranks = window.of_kind("rank")
     numbers = shared.rank_numbers(ranks)[columns]
     numbers = np.where(numbers < 0, np.arange(len(columns)), numbers)
@@ -130,22 +141,23 @@ def _examine(window: Window, e: int, said: Verdict, p: Params) -> Verdict | None
     told = said.evidence[0]
     if told.observed is None or not told.expected:
         return None
-    excess = min(told.observed / told.expected - 1.0, max(0.03, said.severity - 0.5))
+    # What it takes longer than before, as far as its severity tells that (up to 0.8).
+    excess = said.severity - 0.5 if said.severity < 0.8 else max(0.3, told.observed / told.expected - 1.0)
+    excess = max(p.slow, excess)
     peers = _peers_of(window, e)
     since = None if said.onset_at is None else int(np.searchsorted(window.times, said.onset_at))
-    rows, grown = [], []
-    for signal in ACTIVITY:
-        now, usual, factor = _against(window, signal, e, peers, since)
-        if not np.isnan(factor):
-            grown.append(factor - 1.0)
-            rows.append(stats.evidence(signal, now, usual, f"median of {len(peers)} peers, which wait"))
-    share = p.follows
-    if not grown:
-        now, usual, factor = _against(window, "gpu.power_watts", e, peers, since)
-        grown, share = [factor - 1.0], p.follows_power
-        rows.append(stats.evidence("gpu.power_watts", now, usual, f"median of {len(peers)} peers, which wait"))
-    if not float(np.mean(grown)) >= share * excess or not _unexplained(window, e, peers, excess, since, p):
+    grown, share = gpus.grown(window, BUSY, e, peers, since), p.follows
+    if grown is None:
+        grown, share = gpus.grown(window, "gpu.power_watts", e, peers, since), p.follows_power
+    if grown is None or not grown.share >= max(share * excess, p.errors * grown.error):
         return None
+    work = gpus.grown(window, DONE, e, peers, since)
+    if work is not None and work.share >= max(p.loaded * excess, p.errors * work.error):
+        return None
+    if not _unexplained(window, e, peers, excess, since, p):
+        return None
+    rows = [stats.evidence(one.signal, one.now, one.usual, f"median of {len(peers)} peers, which wait") for one in (grown, work)
+            if one is not None]
     clock, usual, _ = _against(window, "gpu.sm_clock_hertz", e, peers, None)
     rows.append(stats.evidence("gpu.sm_clock_hertz", clock, usual, f"median of {len(peers)} peers: no lower clock"))
     part = window.of_kind("gpu")[e]
@@ -175,7 +187,13 @@ def _against(window: Window, signal: str, e: int, peers: Ints, since: int | None
 def _unexplained(window: Window, e: int, peers: Ints, excess: float, since: int | None, p: Params) -> bool:
     """Clock as high as the peers' and as before, no heat, brake or cap of its own, and no second program on it."""
     clock, usual, against_past = _against(window, "gpu.sm_clock_hertz", e, peers, since)
-    if np.isnan(clock) or np.isnan(usual) or min(clock / usual, against_past) < 1.0 - p.clock:
+    if np.isnan(clock) or np.isnan(usual):
+        # A page that shows no clock may tell by the driver's reasons that nothing holds it.
+        held, capped = (float(gpus.bits_span(window, bits, 300.0).mean[e]) for bits in (gpus.CHOSEN_BITS, gpus.CAP_BIT))
+        if not (held <= 1.0 - HELD and capped <= HELD):
+            return False
+        clock = usual = 1.0
+    elif min(clock / usual, against_past) < 1.0 - p.clock:
         return False
     heat, others, _ = _against(window, "gpu.temperature_celsius", e, peers, None)
     limit = float(window.last("gpu.power_limit_watts")[e])
@@ -202,11 +220,11 @@ def _by_activity(window: Window, p: Params, timed: Bools) -> list[Verdict]:
               & window.block("gpu.sm_clock_hertz").fresh() & window.block("gpu.power_watts").fresh())
     if not judged.any():
         return []
-    now = np.full(len(parts), np.nan)
-    signal = next((s for s in ACTIVITY if s in window.blocks and not np.isnan(window.last(s)[judged]).all()), None)
-    if signal is None:
+    signal = BUSY
+    if signal not in window.blocks or DONE not in window.blocks:
         return []
-    now = np.where(judged & window.block(signal).fresh(), gpus.span(window, signal, p.window_seconds).mean, np.nan)
+    moves = _moves(window, signal, p) & window.block(signal).fresh() & window.block(DONE).fresh()
+    now = np.where(judged & moves, gpus.span(window, signal, p.window_seconds).mean, np.nan)
     peers = stats.peers(now, groups)
     enough = ~np.isnan(now) & (peers.n >= p.peers_min)
     lead = stats.ratio(now, peers.middle)
@@ -219,6 +237,14 @@ def _by_activity(window: Window, p: Params, timed: Bools) -> list[Verdict]:
         clock = stats.evidence("gpu.sm_clock_hertz", float(window.last("gpu.sm_clock_hertz")[e]), None, "as high as before")
         out.append(Verdict(parts[e], FAULT, "faulty", 0.5, (row, clock), "works_on_while_others_wait", onset_at=onset))
     return out
+
+
+def _moves(window: Window, signal: str, p: Params) -> Bools:
+    """bool[gpu]: its readings changed in the span; those of an exporter that stands still do not."""
+    tail = window.tail(signal, p.window_seconds)
+    if len(tail) < 2:
+        return np.zeros(tail.shape[1], bool)
+    return np.asarray(((np.diff(tail, axis=0) != 0.0) & ~np.isnan(tail[1:]) & ~np.isnan(tail[:-1])).sum(axis=0) >= gpus.READINGS - 1)
 
 
 def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints, p: Params) -> dict[int, int]:
@@ -244,6 +270,10 @@ def _held_on(window: Window, signal: str, odd: Bools, now: Floats, groups: Ints,
             continue  # several that work on have more to do
         e = int(mine[np.flatnonzero(stands)[0]])
         others = mine[mine != e]
+        work = gpus.grown(window, DONE, e, others, since)
+        ahead = float((kept / peers.middle)[stands][0]) - 1.0
+        if work is None or work.share >= p.loaded * ahead:
+            continue  # it does more in each step
         # A job that stood meanwhile and came back has not shown the pattern for so long, however old its beginning is.
         worked = float(np.isin(np.arange(len(window.times))[-window.ticks(p.lasts_seconds):], run).mean()) >= p.worked
         lasts = worked and (window.end - int(window.times[since])) / 1000.0 >= p.lasts_seconds
@@ -283,11 +313,11 @@ def _steady(window: Window, signal: str, e: int, others: Ints, p: Params) -> boo
 
 
 PLUGIN = DetectorPlugin(
-    name="gpu_slow", fault=FAULT, judge=judge, params=Params, needs=((TIMED, *ACTIVITY),),
-    hold=Hold(on=3, of=4, off=8, expire=120),
+    name="gpu_slow", fault=FAULT, judge=judge, params=Params, needs=((TIMED, BUSY),),
+    hold=Hold(on=2, of=3, off=8, expire=120),
     must_not=(
         "a lower clock, heat, a power limit: other faults", "a rank whose process is late", "GPUs that wait for another",
-        "a stage or experts with more to do", "an evaluation or a save on one GPU", "a second program on the GPU",
+        "a stage or experts with more to do, whose tensor pipe does more", "readings of an exporter that stands still", "an evaluation or a save on one GPU", "a second program on the GPU",
         "unevenness since the start",
     ),
 )

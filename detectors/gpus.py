@@ -7,6 +7,7 @@ another size is another model, whatever the inventory says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -175,3 +176,49 @@ def held_power(window: Window, columns: Ints, low: Bools, together: bool = False
 
     wanders = stats.above(stats.quantile(clock, 1.0) - stats.quantile(clock, 0.0), 1e6)
     return told, told & wanders & stats.below(spread(power), HELD_SPREAD)
+
+
+# Without readings that change there is nothing to compare: so many are needed since it began.
+READINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """By which share a signal of a GPU grew against its peers', with the standard error of that; its level and theirs since then."""
+
+    signal: str
+    share: float
+    error: float
+    now: float
+    usual: float
+
+
+def grown(window: Window, signal: str, e: int, peers: Ints, since: int | None) -> Grown | None:
+    """None where too few readings tell. Where there is no time before the row, all peers' levels are taken to have been one."""
+    if signal not in window.blocks or len(peers) < READINGS:
+        return None
+    values = window.values(signal)
+    start = len(values) - window.ticks(300) if since is None else min(since + 1, len(values) - 1)
+    # A page that shows each reading twice tells each once; one that stands still tells nothing.
+    told = np.flatnonzero(~np.isnan(values[:, e]))
+    told = told[np.concatenate([[True], np.diff(values[told, e]) != 0.0])] if len(told) else told
+    others = stats.median(values[told][:, peers], axis=1)
+    ratio = stats.ratio(values[told, e], others)
+    at_work = ~np.isnan(ratio) & stats.above(others, 0.3 * float(stats.quantile(others, 0.75)))
+    late, early = at_work & (told >= max(0, start)), at_work & (told < max(0, start - 1))
+    if late.sum() < READINGS:
+        return None
+    now, scatter = float(np.median(ratio[late])), _error(ratio[late])
+    before, more = 1.0, 0.0
+    if since is not None and early.sum() >= 4:
+        before, more = float(np.median(ratio[early])), _error(ratio[early])
+    if not before > 0.0:
+        return None
+    usual = float(np.median(others[late]))
+    return Grown(signal, now / before - 1.0, float(np.hypot(scatter, more)), now * usual, usual)
+
+
+def _error(values: Floats) -> float:
+    """The standard error of the median of values that differ by noise, from the steps between them."""
+    steps = np.abs(np.diff(values))
+    return 1.25 * 1.4826 / np.sqrt(2.0) * float(np.median(steps)) / float(np.sqrt(len(values))) if len(steps) else 0.0

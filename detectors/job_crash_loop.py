@@ -8,7 +8,8 @@ fails each time.
 
 Crashes beside which the kernel tells of a broken part belong to that part. Crashes at other steps each time, in which one and
 the same rank fails first with an error of the machine's, follow a part: its rank is named as a suspect, not the job, and with
-too little confidence to touch a node. Rank 0 is none: it does what no other rank does.
+too little confidence to touch a node. Rank 0 does what no other rank does (it keeps the store, saves and logs), and is told of
+first where several die at once: where its errors are those of a GPU, it and the job are suspects alike, else nobody is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from detectors import stats
 FAULT = "job_crash_loop"
 MOST_RANKS = 256
 FOLLOWS = 0.6    # how sure crashes that follow one rank make us of the part under it
+EITHER = 0.5     # of the GPU of rank 0 and of the job: nothing tells them apart
 # What the kernel or the driver says of parts that take a job along.
 BROKEN = ("gpu_lost", "link_down", "boot")
 # Errors that a program makes by itself; a RuntimeError or an OSError can be the machine's.
@@ -36,6 +38,7 @@ OWN_ERRORS = re.compile(r"(?:\w+\.)*(?:ValueError|TypeError|KeyError|IndexError|
                         r"JSONDecodeError|FileNotFoundError|ConfigError)\b")
 OF_HARDWARE = re.compile(r"uncorrectable ECC|hardware|fallen off|unspecified launch failure|Input/output error|No space left",
                          re.IGNORECASE)
+OF_GPU = re.compile(r"CUDA error|HIP error")
 OF_MACHINE = re.compile(r"CUDA|NCCL|HIP error|Connection|Broken pipe|timed? ?out|Stale file|remote process", re.IGNORECASE)
 
 
@@ -63,12 +66,13 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """at: ms. step: the run's last one, NaN = it made none; first: the run's first one, NaN = not known. node, rank: of the
-    process that died first, None = not known."""
+    """at: ms. step: the last one that the run told, NaN = none; first: its first one, NaN = not known; loaded: the step that it
+    began from, NaN = not told. node, rank: of the process that died first, None = not known."""
 
     at: int
     step: float
     first: float = math.nan
+    loaded: float = math.nan
     node: str | None = None
     rank: int | None = None
     message: str = ""
@@ -110,8 +114,10 @@ def _judge_job(window: Window, job: JobState, crashes: Sequence[Crash], told: bo
                        onset_at=loop[0].at)
     if not loop and (rank := _followed(window, job, crashes, p)) is not None:
         last = crashes[-p.crashes:]
+        chance = FOLLOWS if rank.rank else EITHER
+        other = () if rank.rank else ((target, EITHER, "follows_part"),)
         return Verdict(rank, FAULT, "faulty", 0.6, _evidence(last), "follows_part", onset_at=last[0].at,
-                       suspects=((rank, FOLLOWS, "follows_part"),))
+                       suspects=((rank, chance, "follows_part"), *other))
     return Verdict(target, FAULT, "clear", reason="clear") if fresh else None
 
 
@@ -137,19 +143,21 @@ def _told(exits: Sequence[Event], phases: Sequence[Event], p: Params) -> list[Cr
                 out[-1] = _with_step(out[-1], step)
             continue
         rank = event.fields.get("rank")
-        out.append(Crash(event.at, step, _first_step(phases, out[-1].at if out else 0, event.at), event.target.node,
-                         int(rank) if isinstance(rank, int) else None, str(event.fields.get("message", "")), event.line))
+        before = out[-1].at if out else 0
+        out.append(Crash(event.at, step, _first_step(phases, before, event.at, "train"), _first_step(phases, before, event.at, "start"),
+                         event.target.node, int(rank) if isinstance(rank, int) else None, str(event.fields.get("message", "")),
+                         event.line))
     return out
 
 
 def _with_step(crash: Crash, step: float) -> Crash:
-    return Crash(crash.at, step, crash.first, crash.node, crash.rank, crash.message, crash.line)
+    return replace(crash, step=step)
 
 
-def _first_step(phases: Sequence[Event], after: int, until: int) -> float:
-    """The first step that the log told between two crashes."""
+def _first_step(phases: Sequence[Event], after: int, until: int, phase: str) -> float:
+    """The first step that the log told between two crashes as that phase began."""
     for event in phases:
-        if after < event.at <= until and event.fields.get("phase") == "train":
+        if after < event.at <= until and event.fields.get("phase") == phase:
             return _number(event.fields.get("step"))
     return math.nan
 
@@ -182,6 +190,8 @@ def _loop(window: Window, job: JobState, crashes: Sequence[Crash], p: Params) ->
         return []
     if all(math.isnan(crash.step) for crash in last):
         return last if _own_start(last) and not _explained(window, job, last, p) else []
+    # A run that died before its first line of a step died within a log interval of the step that it began from.
+    last = [replace(c, step=c.loaded, first=c.loaded) if math.isnan(c.step) else c for c in last]
     steps = [crash.step for crash in last]
     if any(math.isnan(step) for step in steps) or max(steps) - min(steps) > p.few_steps:
         return []
@@ -228,17 +238,16 @@ def _followed(window: Window, job: JobState, crashes: Sequence[Crash], p: Params
     ranks, steps = {c.rank for c in last}, [c.step for c in last if not math.isnan(c.step)]
     rank = last[-1].rank
     apart = len(steps) >= 2 and max(steps) - min(steps) > p.few_steps
-    if len(ranks) != 1 or not rank or not apart or not all(OF_MACHINE.search(c.message) for c in last):
+    told = OF_MACHINE if rank else OF_GPU
+    if len(ranks) != 1 or rank is None or not apart or not all(told.search(c.message) for c in last):
         return None
     if len({c.node for c in last}) > 1 or _explained(window, job, last, p):
         return None  # the rank stood on other nodes: it is its software; or the part is known
-    known = [t for t in (window.of_kind("rank")[c] for c in job.ranks) if t.rank == rank]
-    if known:
-        return known[0]
-    node, device = last[-1].node, None
-    if job.ranks_per_node and rank // job.ranks_per_node < len(job.nodes):
-        node, device = job.nodes[rank // job.ranks_per_node], str(rank % job.ranks_per_node)
-    return Target("rank", node, device, job=job.id, rank=rank)
+    known = next((t for t in (window.of_kind("rank")[c] for c in job.ranks) if t.rank == rank), Target("rank", job=job.id, rank=rank))
+    if known.node is None and job.ranks_per_node and rank // job.ranks_per_node < len(job.nodes):
+        # Of a rank that only the job's log tells of, the log knows no place.
+        known = replace(known, node=job.nodes[rank // job.ranks_per_node], device=str(rank % job.ranks_per_node))
+    return known
 
 
 def _explained(window: Window, job: JobState, crashes: Sequence[Crash], p: Params) -> bool:

@@ -25,6 +25,9 @@ SAMPLE = 64
 WARM_STEPS, WARM_SECONDS = 5, 60.0
 # A span without a word of any rank that is a restart, as in `progress`.
 AWAY_SECONDS = 120.0
+# An exporter shows a reading of its parts for so long (dcgm-exporter reads every 30 s, and is read every 15): what it shows after a pause,
+# or counted up to it, may be of the pause.
+SETTLES_SECONDS = 45.0
 # The standard error of a level per robust sigma and root of its number of values; half of it again because values that
 # follow each other are not independent.
 ERROR = 1.25 * 1.5
@@ -39,7 +42,8 @@ class Pace:
     token: seconds for one token of a rank (where no tokens are told: for one sample of the job), likewise. span: mean seconds
     of all steps between a row and the one before, by the counter of steps; single: step tells single
     steps (else it is span). usual: the usual
-    step time. started: row at which the run began (0 where the window does not show it)."""
+    step time. started: row at which the run began (0 where the window does not show it). settled: the ticks of the present run, steps
+    finished or not, from whose readings of parts no pause is `SETTLES_SECONDS` or less away, ascending."""
 
     columns: Ints
     some: Ints
@@ -51,6 +55,7 @@ class Pace:
     apart: float
     usual: float
     started: int
+    settled: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def _read(window: Window, job: JobState) -> Pace | None:
     started = run_start(window, job, columns, steps)
     usable = moved & ~_around(idle) & (np.arange(len(moved)) >= started)
     rows = _warm(window, np.flatnonzero(usable), _front(steps), started)
-    each = window.values("rank.step_seconds")[rows][:, some]
+    each = stats.cut(window.values("rank.step_seconds"), rows, some)
     step = _level_of_ranks(each)
     spread = stats.ratio(stats.median(np.abs(each - step[:, None]), axis=1), step)
     apart = float(np.nan_to_num(stats.median(spread))) if len(spread) else 0.0
@@ -105,12 +110,12 @@ def _read(window: Window, job: JobState) -> Pace | None:
     single = not np.isnan(step).all()
     if np.isnan(step).all():
         step = span
-    speed = _level_of_ranks(window.values("rank.tokens_per_second")[rows][:, some])
+    speed = _level_of_ranks(stats.cut(window.values("rank.tokens_per_second"), rows, some))
     token = np.where(speed > 0, 1.0 / np.where(speed > 0, speed, 1.0), np.nan)
     if np.isnan(token).all():
-        token = stats.ratio(step, _level_of_ranks(window.values("rank.batch_samples")[rows][:, some]))
+        token = stats.ratio(step, _level_of_ranks(stats.cut(window.values("rank.batch_samples"), rows, some)))
     usual = float(stats.median(step)) if len(step) else float("nan")
-    return Pace(columns, some, rows, step, token, span, single, apart, usual, started)
+    return Pace(columns, some, rows, step, token, span, single, apart, usual, started, _settled(window, idle, started))
 
 
 def _level_of_ranks(values: Floats) -> Floats:
@@ -128,7 +133,7 @@ def level(window: Window, signal: str, columns: Ints, rows: Ints, q: float = 0.5
     """The level over the rows of a quantile over ranks, NaN where nothing is told."""
     if not len(rows) or not len(columns):
         return float("nan")
-    return float(stats.quantile(of_ranks(window.values(signal)[rows][:, columns], q), LEVEL))
+    return float(stats.quantile(of_ranks(stats.cut(window.values(signal), rows, columns), q), LEVEL))
 
 
 def _front(steps: Floats) -> Floats:
@@ -157,6 +162,14 @@ def _around(idle: Bools) -> Bools:
     out = idle.copy()
     out[1:] |= idle[:-1]
     return out
+
+
+def _settled(window: Window, idle: Bools, started: int) -> Ints:
+    reach = window.ticks(SETTLES_SECONDS)
+    paused = np.concatenate([[0], np.cumsum(idle)])
+    ticks = np.arange(started, len(idle))
+    near = paused[np.minimum(ticks + reach + 1, len(idle))] - paused[np.maximum(ticks - reach, 0)]
+    return ticks[near == 0]
 
 
 def run_start(window: Window, job: JobState, columns: Ints, steps: Floats) -> int:

@@ -1,6 +1,7 @@
 """A link that goes down and comes back, again and again.
 
-One flap is life: an optic settles, a switch restarts. What counts is repetition, by whatever tells of it: the port's own
+One flap is life: an optic settles, a switch restarts. What counts is repetition: three times in half an hour, or twice in
+five minutes of one port alone under a job (works on a switch or a node meet many ports). By whatever tells of it: the port's own
 counter of downs, carrier changes, kernel lines, or the state that was seen to fall. An EFA device shows neither: it is gone
 and comes back (`detectors.ports`).
 """
@@ -15,7 +16,7 @@ from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
 from detectors import ports, shared, stats
-from detectors.stats import Ints
+from detectors.stats import Bools, Ints
 
 FAULT = "link_flap"
 
@@ -23,14 +24,18 @@ FAULT = "link_flap"
 @dataclass(frozen=True)
 class Params:
     """Sources: Azure's health agent (3 more downs in 3 h), gpud (3 cycles in 12 h); ByteRobust (NICs flap and recover: an
-    alert only when seen again).
+    alert only when seen twice in 5 minutes).
 
-    downs: how many in `window_seconds`. quiet_seconds: without one for so long it is over.
+    downs: how many in `window_seconds`. quiet_seconds: without one for so long it is over. again, again_seconds: how many in how
+    short a time are enough for a port that flaps alone under a job; apart_seconds: what is closer together is one flap.
     """
 
     downs: float = 3.0
     window_seconds: float = 1800.0
     quiet_seconds: float = 600.0
+    again: float = 2.0
+    again_seconds: float = 300.0
+    apart_seconds: float = 60.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -48,12 +53,32 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             known |= window.block(signal).fresh() & ~np.isnan(stats.quantile(window.tail(signal, 60.0), 1.0))
     known &= shared.loud(window, nics)
     flaps = ~((total < params.downs) | (recent <= 0))
+    flaps[some] |= _again(window, some, counts, params)
     out = shared.clears(nics, known & ~flaps, FAULT)
     for e in np.flatnonzero(known & flaps):
         first = int(window.times[np.flatnonzero(counts[:, np.searchsorted(some, e)])[0]])
         rows = (stats.evidence("nic.link_downed_per_second", total[e] / params.window_seconds, 0.0,
                                "a link that stays up", f"{total[e]:.0f} times down in {params.window_seconds / 60:.0f} minutes"),)
         out.append(Verdict(nics[e], FAULT, "faulty", 0.5, rows, "flaps", onset_at=first))
+    return out
+
+
+def _again(window: Window, some: Ints, counts: Floats, p: Params) -> Bools:
+    """bool[len(some)]: the port went down again soon (and has been quiet for no longer than counts), its node is in a job, and no other
+    port of the node or of its leaf went down in the window. A device that is only seen to be gone may be its page's doing."""
+    nics, out = window.of_kind("nic"), np.zeros(len(some), bool)
+    ticks, apart = window.ticks(p.again_seconds), window.ticks(p.apart_seconds)
+    jobs, mute = stats.node_jobs(window), ports.silent_about_link(window)
+    # A port and the Ethernet interface over it are one: each is held against those of its own family.
+    family = ["/" in (nics[e].device or "") for e in some.tolist()]
+    places = [{nics[e].node, window.topology.leaf_of(nics[e])} - {None} for e in some.tolist()]
+    went = counts.sum(axis=0) > 0.5
+    for i in np.flatnonzero(counts.sum(axis=0) >= p.again - 0.1).tolist():
+        at = np.flatnonzero(counts[:, i] > 0)
+        at = at[at >= len(counts) - window.ticks(p.quiet_seconds)]
+        soon = any(((at > t) & (at - t <= ticks) & (at - t >= apart)).any() for t in at.tolist())
+        alone = not any(went[k] and family[k] == family[i] and places[k] & places[i] for k in range(len(some)) if k != i)
+        out[i] = soon and alone and nics[some[i]].node in jobs and not mute[some[i]]
     return out
 
 

@@ -4,7 +4,8 @@ Right is what the port of the same name has on the other nodes, where they agree
 a site measures pairs of nodes, a node that is slow with every partner has a slow link, too, whatever its ports say.
 
 The rate that EFA shows is the device's greatest, not the link's. Its traffic is dealt out over a node's devices, so a slow one
-carries less than its siblings (`sibling_share`). A leaf switch with less capacity holds all its ports back (`leaf_congestion`).
+carries less than its siblings (`sibling_share`). A leaf switch with less capacity holds all its ports back (`leaf_congestion`),
+a fabric with less all ports there are, and every job carries less (`fabric_congestion`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Floats, Verdict
 from core.window import Window
-from detectors import leaf_congestion, pairs, ports, shared, sibling_share, stats
+from detectors import fabric_congestion, leaf_congestion, pairs, ports, shared, sibling_share, stats
 
 FAULT = "link_slow"
 
@@ -35,6 +36,8 @@ class Params:
     A leaf (our judgement; a port sends one CNP in 50 us at most, a tick of waiting is some 22 ns): held_seconds: how long its ports
     are held back; marks, waits: a second at each of them; times_others, times_past: as often as elsewhere, and as before;
     ports_min, leaf_nodes_min: ports and nodes under it.
+    The whole fabric (our judgement): fabric_share: of all ports, and of each job's, that show it; fabric_less: by how much less they
+    carry than before (contention by itself costs less); fabric_leaves, fabric_jobs: on how many leaves and in how many jobs.
     """
 
     share: float = 0.9
@@ -58,6 +61,10 @@ class Params:
     times_past: float = 5.0
     ports_min: int = 3
     leaf_nodes_min: int = 2
+    fabric_share: float = 0.9
+    fabric_less: float = 0.1
+    fabric_leaves: int = 2
+    fabric_jobs: int = 2
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -73,6 +80,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     leaf = leaf_congestion.Limits(params.held_seconds, params.marks, params.waits, params.times_others, params.times_past,
                                   params.ports_min, params.leaf_nodes_min)
     by_rate += leaf_congestion.judge(window, FAULT, leaf)
+    fabric = fabric_congestion.Limits(params.held_seconds, params.marks, params.waits, params.times_past, params.fabric_share,
+                                      params.fabric_less, params.fabric_leaves, params.fabric_jobs)
+    by_rate += fabric_congestion.judge(window, FAULT, fabric)
     return by_share + by_rate + pairs.judge(window, FAULT, params.pair_share, params.pairs_min)
 
 
@@ -111,5 +121,5 @@ PLUGIN = DetectorPlugin(
     name="link_slow", fault=FAULT, judge=judge, params=Params, needs=(("nic.rate_bytes_per_second", "link.pair_bytes_per_second", "nic.received_bytes_per_second"),),
     hold=Hold(on=4, of=5, off=4),
     must_not=("a port of another kind", "a link that is down", "a port that always had this rate", "pauses and idle nodes",
-              "devices that carry unlike amounts", "files over one of the devices", "a device that loses packets", "congestion of many leaves or few ports"),
+              "devices that carry unlike amounts", "files over one of the devices", "a device that loses packets", "congestion of many leaves or few ports, while jobs carry as much as before"),
 )

@@ -5,13 +5,14 @@ steps 80 % above their neighbours): several in succession have to be high, all o
 gradient norm, the norm has to be up as well, and the rise may be small; another mix of data raises the loss alone. Where no
 norm is told, the rise has to be large against everything that the run showed before.
 
-A run that starts again from an older step begins anew: its loss is compared with nothing of before.
+A run that starts again from an older step begins anew: its loss is compared with nothing of before. A spike after one that came back
+down is compared with the calm time between them, if the gradient norm rises with it again.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -141,6 +142,32 @@ def _readings(window: Window, columns: Ints) -> Readings:
 # --- the rise ---------------------------------------------------------------------------------------------------------
 def find(seen: Readings, p: Params) -> Rise | None:
     """The longest run of high readings that ends now, None where there is none."""
+    found = _find(seen, p)
+    since = _calm_since(seen, p) if found is None else 0
+    if not since:
+        return found
+    again = _find(Readings(seen.at[since:], seen.step[since:], seen.loss[since:], seen.norm[since:]), p)
+    # A loss that was as high before says nothing new by its height alone.
+    return None if again is None or math.isnan(again.norm) else replace(again, first=again.first + since)
+
+
+def _calm_since(seen: Readings, p: Params) -> int:
+    """The reading from which on the loss was down again, after it had been about as high as now: 0 where it was not, or not for
+    `past` readings."""
+    last = len(seen) - p.high_steps
+    if last < p.past:
+        return 0
+    now, least = float(seen.loss[last:].min()), float(seen.loss[:last].min())
+    if now < (1.0 + p.rise) * least:
+        return 0
+    high = seen.loss >= 0.5 * (now + least)
+    calm = int(np.flatnonzero(~high)[-1]) + 1
+    twice = np.flatnonzero(high[1:calm] & high[:calm - 1])  # a single high step is noise
+    since = int(twice[-1]) + 2 if len(twice) else 0
+    return since if calm - since >= p.past else 0
+
+
+def _find(seen: Readings, p: Params) -> Rise | None:
     n = len(seen)
     last = n - p.high_steps
     if last < p.past_slow:
@@ -247,7 +274,7 @@ def _evidence(seen: Readings, rise: Rise, diverges: bool) -> tuple[Evidence, ...
 PLUGIN = DetectorPlugin(
     name="loss_spike", fault=FAULT, judge=judge, params=Params, needs=(("rank.loss",), ("rank.step",)),
     # The verdict itself looks at several steps in succession: one tick of it is enough.
-    hold=Hold(on=1, of=1, off=20),
+    hold=Hold(on=1, of=1, off=8),
     must_not=("a single high step", "another mix of data", "a run that resumes from an older step", "a loss that is not finite",
               "a noisy or small loss", "the beginning of a run", "a step skipped for overflow"),
 )

@@ -57,6 +57,6 @@ def judge(window: Window, params: Params) -> list[Verdict]:
 
 PLUGIN = DetectorPlugin(
     name="nvlink_errors", fault=FAULT, judge=judge, params=Params,
-    needs=(("gpu.nvlink_errors_per_second", "gpu.nvlink_recoveries_per_second", "xid"),), hold=Hold(on=3, of=4, off=8),
+    needs=(("gpu.nvlink_errors_per_second", "gpu.nvlink_recoveries_per_second", "gpu.xid", "xid"),), hold=Hold(on=3, of=4, off=8),
     must_not=("a link that trains while its node boots", "a single error", "a board without NVLink"),
 )

@@ -3,7 +3,8 @@
 Loss leaves two traces. The receiving side counts it (arrivals out of sequence, drops, receive errors, bad checksums);
 the sending side repairs it (retransmits, NAKs, timeouts). A bad port has one trace in full, its many peers share the
 other one thinly. So the culprits are the ports of the side that is *concentrated*; at a tie the receiving side is
-named, because it saw the loss. Peers are victims, and clear.
+named, because it saw the loss. Peers are victims, and clear. Where all ports of a leaf switch lose alike, each of them is
+named, and the leaf they share is the culprit (`leaf_loss`).
 
 On plain Ethernet no counter of a port tells of frames that never came: there TCP's repair is read, by node (`tcp_repair`).
 
@@ -20,7 +21,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, Verdict
 from core.window import Window
-from detectors import ports, shared, stats, tcp_repair
+from detectors import leaf_loss, ports, shared, stats, tcp_repair
 from detectors.stats import Bools, Ints, Peers, Span
 from detectors.tcp_repair import Repair
 
@@ -45,6 +46,9 @@ class Params:
     tie: how much less concentrated the receiving side may be and still be named. thin: share of the largest below which
     a port's trace is its peers' doing. lone_share: share of all repair that the named ports
     must have, where nobody saw the loss arrive.
+    leaf_most, leaf_nodes_min: share of a leaf's working ports that lose, and on how many nodes at least. leaf_lone: of the others'
+    traces, from which one port may account for them (a bad port has about as much as its peers together, one of three alike has
+    half of that). leaf_even: how far from the middle one each is at most, as a factor.
     packet_bytes: bytes of a packet where only bytes are counted (RoCE and InfiniBand MTU). idle_bytes: traffic a second
     below which a port shows nothing. peers_min: others needed to compare.
     tcp_times_past: as times_past, for a node's repair. tcp_rate, tcp_share: segments sent again a second and as a share of all (healthy below 1e-4 inside a data centre, signals.md
@@ -71,6 +75,10 @@ class Params:
     tie: float = 1.6
     thin: float = 0.3
     lone_share: float = 0.4
+    leaf_most: float = 0.75
+    leaf_nodes_min: int = 3
+    leaf_lone: float = 0.65
+    leaf_even: float = 1.6
     packet_bytes: float = 4096.0
     idle_bytes: float = 1000.0
     peers_min: int = 3
@@ -407,12 +415,15 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         return []
     view = _view(window, params)
     traces = _traces(window, view, params)
-    faulty = np.zeros(len(nics), bool)
+    heard = shared.loud(window, nics)
+    leaves = _leaves(window, view, traces, heard, params)
+    faulty = leaves.named.copy()
+    # What a leaf loses would be taken for the fault of one of its ports, or of one of their peers elsewhere.
+    apart = ~_of_jobs_under(window, leaves.begun)
     for kind in (RDMA, ETHERNET):
-        group = stats.columns_where(view.kind == kind)
+        group = stats.columns_where((view.kind == kind) & apart)
         if len(group):
             faulty[group] = _culprits(window, view, traces, group, params)
-    heard = shared.loud(window, nics)
     known = np.maximum.reduce([view.lost.known, view.resent.known, view.corrupt.known]) > 0
     clear = heard & view.fresh & known & ~faulty & ~view.unsettled & (view.traffic > params.idle_bytes)
     # Loss that holds and that nobody is named for is neither good news nor a culprit.
@@ -427,9 +438,31 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     onsets = _onsets(window, columns, view, traces) if len(columns) else columns
     for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         out.append(Verdict(nics[e], FAULT, "faulty", _severity(e, view, traces), _evidence(e, view, traces),
-                           _reason(e, view, traces), onset_at=int(onset)))
+                           "leaf_loses" if leaves.named[e] else _reason(e, view, traces), onset_at=int(onset)))
     known_keys = {nics[e].key for e in np.flatnonzero(faulty)}
     return [*out, *(v for v in repairs.verdicts if v.target.key not in known_keys)]
+
+
+def _leaves(window: Window, view: _View, t: _Traces, heard: Bools, p: Params) -> leaf_loss.Leaves:
+    """The ports of leaves that lose, by the share of packets that each lost or repaired."""
+    rdma = (view.kind == RDMA) & heard & view.fresh & ~view.unsettled
+    begun = rdma & ((t.seen_all >= p.lost) | (t.repaired_all >= p.resent))
+    seen = np.nan_to_num(t.seen_all / np.maximum(view.received, 1.0))
+    share = seen + np.nan_to_num(t.repaired_all / np.maximum(view.sent, 1.0))
+    working = rdma & (view.traffic > p.idle_bytes) & ~np.isinf(view.traffic)
+    holds = stats.above(view.lost.low, p.lost) | stats.above(stats.highest(view.resent.low, view.peer_loss.low), p.resent)
+    return leaf_loss.judge(window, leaf_loss.Shown(working, share, seen, begun & holds, begun & working),
+                           leaf_loss.Limits(p.leaf_most, p.leaf_nodes_min, p.leaf_lone, p.leaf_even))
+
+
+def _of_jobs_under(window: Window, ports: Bools) -> Bools:
+    """bool[nic]: of the nodes of these ports, and of all nodes of the jobs that run there."""
+    nics = window.of_kind("nic")
+    if not ports.any():
+        return np.zeros(len(nics), bool)
+    nodes = {nics[e].node or "" for e in np.flatnonzero(ports).tolist()}
+    nodes |= {node for job in window.jobs if job.running and nodes & set(job.nodes) for node in job.nodes}
+    return shared.of_nodes(nics, nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,18 +91,19 @@ def _together(window: Window, judged: Bools, clock: Span, power: Span, p: Params
     asked = stats.columns_where(judged & stats.below(clock.high, (1.0 - p.less_clock) * most))
     drew, ran = (_before(window, f"gpu.{n}", asked, p) for n in ("power_watts", "sm_clock_hertz"))
     slower = stats.below(clock.high[asked], (1.0 - p.less_clock) * ran)
-    fell = slower & stats.below(power.mean[asked], (1.0 - p.less_power) * drew)
+    rows = stats.below(window.values("gpu.sm_clock_hertz")[:, asked], (1.0 - p.less_clock) * ran)
+    rows &= gpus.at_work(window, p.busy)[:, asked]
+    # A mean of minutes holds a save here and there; what a board stands at is the usual value of these minutes. At the limit that it
+    # always had a board takes no less than it ever took: kernels that ask for more are no fault (P13).
+    level = stats.median(np.where(rows, window.values("gpu.power_watts")[:, asked], np.nan)[-window.ticks(300):])
+    fell = slower & stats.below(np.fmax(level, power.mean[asked]), (1.0 - p.less_power) * drew)
     as_ever = judged.copy()
     as_ever[asked[slower]] = False
-    columns, drew, ran = asked[fell], drew[fell], ran[fell]
+    columns, drew, ran, rows, level = asked[fell], drew[fell], ran[fell], rows[:, fell], level[fell]
     if len(columns) <= p.peers_min:
         return []
-    rows = stats.below(window.values("gpu.sm_clock_hertz")[:, columns], (1.0 - p.less_clock) * ran)
-    rows &= gpus.at_work(window, p.busy)[:, columns]
     held = gpus.held_power(window, columns, rows)[1] | gpus.held_power(window, columns, rows, together=True)[1]
     onsets = stats.run_start(rows, window.times, 4)
-    # A mean of minutes holds a save here and there; what a board stands at is the usual value of these minutes.
-    level = stats.median(np.where(rows, window.values("gpu.power_watts")[:, columns], np.nan)[-window.ticks(300):])
     models = shared.model_codes(window, parts)
     out: list[tuple[int, Verdict]] = []
     for model in np.unique(models[columns[held]]).tolist():

@@ -50,6 +50,6 @@ def judge(window: Window, params: Params) -> list[Verdict]:
 
 
 PLUGIN = DetectorPlugin(
-    name="row_remap_failure", fault=FAULT, judge=judge, params=Params, needs=(("gpu.row_remap_failed", "xid"),),
+    name="row_remap_failure", fault=FAULT, judge=judge, params=Params, needs=(("gpu.row_remap_failed", "gpu.xid", "xid"),),
     hold=Hold(on=2, of=3, off=4), must_not=("a remap that is pending", "rows that were remapped long ago"),
 )

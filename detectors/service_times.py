@@ -47,7 +47,8 @@ def compared(times: Floats, load: Floats, intervals: Ints, ticks: int) -> Times:
     """times, load: float64[tick, part], seconds a call and any measure of load (NaN where missing; a load that is missing
     everywhere is taken as alike). ticks: how many are now."""
     recent = stats.span(times, intervals, ticks)
-    carried = stats.median(load[-ticks:])  # a short save is not what it carries
+    # A short save is not what it carries; but where times are known of the save alone (the page came back in it), it is.
+    carried = stats.median(np.where(np.isnan(times[-ticks:]), np.nan, load[-ticks:]))
     best = np.full(times.shape[1], np.nan)
     unknown = np.isnan(load).all(axis=0) if len(load) else np.ones(times.shape[1], bool)
     end = len(times) - ticks

@@ -74,6 +74,7 @@ class Params:
 
 
 EDGE_MS = 120_000
+MOST_FROZEN = 2  # runs in a window that can have been frozen without being the loss's habit
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -94,7 +95,7 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
     told = culprits.by_watchdog(window, job, since)
     if told is not None:
         if told.culprit is None and seen.known:
-            told = _with_other(told, culprits.by_counter(window, seen) or culprits.blocked_node(window, job, seen.moved_at))
+            told = _with_other(told, _placed(window, job, seen))
         return [_hang(window, job, told, 0.9, seen, (), discrete=True)]
     if job.silent or not job.running or job.phase == "done":
         return []
@@ -123,7 +124,7 @@ def _judge_job(window: Window, job: JobState, places: Places, p: Params) -> list
     if bound is None or waited < bound:
         return []
     # A rank that is silent comes first: of the others some may still wait in the collective before, and are its victims.
-    told = (culprits.by_silence(window, seen) or culprits.by_counter(window, seen) or culprits.blocked_node(window, job, seen.moved_at)
+    told = (culprits.by_silence(window, seen) or _placed(window, job, seen)
             or Told(None, culprits.suspects(window, seen, parts, signature), "no_step"))
     return [_hang(window, job, told, 0.9, seen, _hang_evidence(window, seen, signature, bound))]
 
@@ -133,6 +134,12 @@ def _row_of(window: Window, at: int) -> int:
     if at < int(window.times[0]) - window.step_seconds * 1000:
         return -1
     return int(np.searchsorted(window.times, at))
+
+
+def _placed(window: Window, job: JobState, seen: Progress) -> Told | None:
+    """The rank, else the node, that the trainer's counters, a mount or a kernel tell to be behind."""
+    return (culprits.by_counter(window, seen) or culprits.blocked_node(window, job, seen.moved_at)
+            or culprits.node_by_counter(window, seen))
 
 
 def _with_other(told: Told, other: Told | None) -> Told:
@@ -231,14 +238,29 @@ def _by_signature(window: Window, job: JobState, parts: Parts, p: Params) -> lis
 
 
 def _clear(window: Window, job: JobState, seen: Progress) -> list[Verdict]:
-    """The job and its ranks progress; so do ranks that only a watchdog ever named."""
-    ranks = window.of_kind("rank")
+    """The job, its ranks and its nodes progress; so do ranks that only watchdogs ever named, by their word or by their silence."""
+    ranks, nodes = window.of_kind("rank"), window.of_kind("node")
     parts = {job.id: Target("job", job=job.id)}
-    known = set(seen.columns.tolist())
-    for event in window.events_of("nccl_watchdog", "nccl_flight_recorder"):
-        if event.target.job == job.id and event.target.kind == "rank" and shared.by_key(ranks).get(event.target.key) not in known:
-            parts.setdefault(event.target.key, event.target)
-    return [*shared.clears(ranks, seen.columns, FAULT), *(Verdict(part, FAULT, "clear", reason="clear") for part in parts.values())]
+    seen_at = shared.by_key(nodes)
+    wholes: list[int] = []
+    for node in job.nodes:
+        column = seen_at.get(f"node:{node}/")
+        if column is not None:
+            wholes.append(column)
+        else:
+            parts[f"node:{node}/"] = Target("node", node, job=job.id)
+    known, by_key = set(seen.columns.tolist()), shared.by_key(ranks)
+    # What was called a hang longer ago is forgotten by now.
+    told = [e for e in window.events_of("nccl_watchdog", "nccl_flight_recorder", since=window.end - 2 * WATCHDOG_TELLS_MS)
+            if e.target.job == job.id]
+    named = [e.target for e in told if e.target.kind == "rank"]
+    if told:
+        named += [Target("rank", job=job.id, rank=rank) for rank in range(len(job.nodes) * (job.ranks_per_node or 0))]
+    for target in named:
+        if by_key.get(target.key) not in known:
+            parts.setdefault(target.key, target)
+    return [*shared.clears(ranks, seen.columns, FAULT), *shared.clears(nodes, np.array(wholes, np.int64), FAULT),
+            *(Verdict(part, FAULT, "clear", reason="clear") for part in parts.values())]
 
 
 # --- frozen loss ------------------------------------------------------------------------------------------------------
@@ -280,13 +302,31 @@ def _newest_run(window: Window, column: int, p: Params) -> _Run | None:
     long = length >= p.frozen_values and run.steps >= p.frozen_steps and seconds >= p.frozen_seconds
     if not long or len(np.unique(past)) < 3:
         return run
-    repeats = np.diff(past) == 0
+    repeats, longest = _habit(past, step[:first], window.times[rows[:first]], p)
     # The chance of one more repeat, with one success and one failure added: little past proves little.
     chance = (repeats.sum() + 1.0) / (len(repeats) + 2.0)
-    edges = np.flatnonzero(np.concatenate([[True], ~repeats, [True]]))
-    longest = int(np.diff(edges).max(initial=1))
     frozen = chance ** (length - 1) <= p.frozen_chance and length >= p.frozen_run * longest
     return _Run(run.values, run.steps, run.start, run.loss, frozen, False)
+
+
+def _habit(loss: Floats, step: Floats, times: Ints, p: Params) -> tuple[Bools, int]:
+    """(which of a rank's earlier readings repeated the one before, the longest of its earlier runs), runs that were frozen
+    themselves left out: a loss that froze an hour ago, was mended and freezes again has no habit of standing still."""
+    repeats = np.diff(loss) == 0
+    edges = np.flatnonzero(np.concatenate([[True], ~repeats, [True]]))
+    lengths, begins, ends = np.diff(edges), edges[:-1], edges[1:] - 1
+    stood = (lengths >= p.frozen_values) & (step[ends] - step[begins] >= p.frozen_steps) & (
+        times[ends] - times[begins] >= p.frozen_seconds * 1000)
+    longest_first = np.argsort(-lengths, kind="stable")
+    kept = np.ones(len(lengths), bool)
+    # Few, and each far longer than all others: what comes more often is a habit.
+    for few in range(min(MOST_FROZEN, len(lengths) - 1), 0, -1):
+        runs, others = longest_first[:few], longest_first[few:]
+        if stood[runs].all() and lengths[runs].min() >= p.frozen_run * lengths[others].max():
+            kept[runs] = False
+            break
+    reading = np.repeat(kept, lengths)
+    return repeats[reading[1:] & reading[:-1]], int(lengths[kept].max(initial=1))
 
 
 def _nonfinite(window: Window, column: int, since: int) -> bool:

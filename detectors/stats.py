@@ -98,6 +98,12 @@ def quantile(values: Floats, q: float) -> Floats:
     return np.where(n > 0, np.take_along_axis(values, at[None], 0)[0], np.nan)
 
 
+def cut(values: Floats, rows: Ints, columns: Ints) -> Floats:
+    """float64[row, column]: these rows of these columns. `values[rows][:, columns]` is the same, and copies all columns first: for one job of
+    hundreds after the other that is most of a tick."""
+    return np.asarray(values[np.ix_(rows, columns)])
+
+
 def count(values: Floats) -> Ints:
     """How many values of each column are known."""
     return np.asarray((~np.isnan(values)).sum(axis=0), np.int64)

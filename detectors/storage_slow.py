@@ -32,8 +32,8 @@ class Params:
 
     window_seconds: how far back times are averaged. factor: how many times as long as before. factor_unloaded: the same where
     load is not known. share, clients_min: of the clients of one storage, how many must be slow. calls_min: calls a second from
-    which a mean time means something. lost_seconds: how long many clients must be cut off. told_seconds: how long lines of
-    many kernels count. told_min: how many kernels.
+    which a mean time means something. seen: share of that time of which a client's times must be known. lost_seconds: how long many
+    clients must be cut off. told_seconds: how long lines of many kernels count. told_min: how many kernels.
     """
 
     window_seconds: float = 120.0
@@ -42,6 +42,7 @@ class Params:
     share: float = 0.5
     clients_min: int = 3
     calls_min: float = 1.0
+    seen: float = 0.5
     lost_seconds: float = 30.0
     told_seconds: float = 300.0
     told_min: int = 3
@@ -104,9 +105,12 @@ def _agreed(window: Window, signal: str, values: Floats, load: Floats, fresh: Bo
     if not known.any():
         return
     ticks = window.ticks(p.window_seconds)
-    found = service_times.compared(values, load, stats.interval_ticks(block, window.step_seconds), ticks)
+    intervals = stats.interval_ticks(block, window.step_seconds)
+    found = service_times.compared(values, load, intervals, ticks)
     factor = np.where(np.isnan(found.load), p.factor_unloaded, p.factor)
     judged = known & ~np.isnan(found.before) & ~np.isnan(found.now)
+    # Of a page that came back a moment ago too little is known: what is seen of it may be a save.
+    judged &= stats.count(values[-ticks:]) * intervals >= p.seen * ticks
     slow = judged & stats.above(found.now, factor * found.before)
     for part, columns in _by_device(block, judged):
         name = storage_of(window, part, block.entities[columns[0]].node)

@@ -6,8 +6,8 @@ stage and tensor index, or of the stage; without a layout, all ranks, whose work
 be peers at all. The culprit works longer than its peers do now and than it did, waits less than they do, and since it
 began the whole job's steps are longer. How long that has to last is a matter of what it costs: the seconds lost add up.
 
-Silent on unevenness that was always there, on slowness that wanders from rank to rank (experts, sequence lengths, garbage
-collection), on many ranks at once, and while somebody profiles.
+Silent on a rank whose GPU does more work in each step, on unevenness that was always there, on slowness that wanders from rank to
+rank (experts, sequence lengths, garbage collection), on many ranks at once, and while somebody profiles.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Target, Verdict
 from core.window import Window
-from detectors import job_pace, shared, stats
+from detectors import gpus, job_pace, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.stats import Bools, Ints
 
 FAULT = "straggler"
 WORK, WAIT, DATA, STEP = "rank.compute_seconds", "rank.comm_wait_seconds", "rank.data_wait_seconds", "rank.step_seconds"
+RECENT = 20  # rows before it became slow that tell the job's steps: what slowed the job earlier is no past of them
 BLOCK = 6  # rows that make a level when it is asked who was slow before
 PROFILED_SHARE = 0.3  # of the time since the rank became slow
-PROFILE = ("gpu.tensor_active_ratio", "gpu.graphics_active_ratio", "gpu.sm_active_ratio")
+TENSOR = "gpu.tensor_active_ratio"
+PROFILE = (TENSOR, "gpu.graphics_active_ratio", "gpu.sm_active_ratio")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Params:
     times what its past went up by itself. over_peers: share of the least excess by which it lies above its peers as well.
     lost_seconds: seconds of waiting that it must have cost so far; shortest_seconds, longest_seconds: bounds of the time that
     this takes. waits_less: share of its excess by which its own waiting lies below its peers'. step_grew: share of its
-    excess by which the job's steps grew. lockstep: where the steps of the ranks differ by less than this share they are
+    excess by which the job's steps grew. loaded: share of its excess by which its GPU's tensor pipe does more. lockstep: where the steps of the ranks differ by less than this share they are
     one. alike: where the work of healthy ranks differs from the usual by more than this from tick to tick they are no peers.
     peers_min: other ranks needed. many: more ranks than this on several nodes are no straggler; together_seconds:
     ranks of several nodes that begin within it are uneven work, unless they last apart_seconds. node_share: of a node's
@@ -62,6 +64,7 @@ class Params:
     longest_seconds: float = 400.0
     waits_less: float = 0.4
     step_grew: float = 0.4
+    loaded: float = 0.5
     lockstep: float = 0.005
     alike: float = 0.25
     peers_min: int = 3
@@ -89,7 +92,8 @@ class _Work:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slow:
     """A rank (position among the job's) that is slow. excess: its work over its peers', against its own past; wait, others:
-    its waiting and its peers'. weak: it stands out, but not for long enough."""
+    its waiting and its peers'. weak: it stands out, but not for long enough; loaded: its GPU does more work in a step than it
+    did, by its tensor pipe."""
 
     at: int
     change: Change
@@ -98,6 +102,7 @@ class _Slow:
     wait: float
     others: float
     weak: bool
+    loaded: bool
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -117,7 +122,7 @@ def _work(window: Window, job: JobState, pace: Pace, p: Params) -> _Work | None:
     if len(pace.rows) < 6 or len(pace.columns) < p.peers_min + 1:
         return None
     rows, columns = pace.rows, pace.columns
-    computing = _of(window, WORK, rows, columns)
+    computing = computed(window, rows, columns)
     groups = _groups(window, job, columns, p)
     if computing is not None:
         return _Work(pace, computing, True, WORK, groups, {})
@@ -131,6 +136,22 @@ def _work(window: Window, job: JobState, pace: Pace, p: Params) -> _Work | None:
     if not pace.apart > p.lockstep:
         return None  # in lock-step all ranks have the step of the slowest
     return _Work(pace, step, False, STEP, groups, {})
+
+
+def computed(window: Window, rows: Ints, columns: Ints) -> Floats | None:
+    """float64[row, rank]: what ranks compute in a step, None where less than half of them tell it. Of one that does not: what its waiting
+    leaves of the step, which is that of all where it tells none itself (it is another number, and compared with its own past as well)."""
+    found = _of(window, WORK, rows, columns)
+    if found is None or not (blank := np.isnan(found).all(axis=0)).any():
+        return found
+    step, wait, data = (_of(window, signal, rows, columns) for signal in (STEP, WAIT, DATA))
+    if step is None or wait is None:
+        return found
+    usual = job_pace.of_ranks(step)[:, None]
+    step = np.where(np.isnan(step[:, blank]), usual, step[:, blank])
+    out = found.copy()
+    out[:, blank] = step - wait[:, blank] - (0.0 if data is None else np.nan_to_num(data[:, blank]))
+    return out
 
 
 def _of(window: Window, signal: str, rows: Ints, columns: Ints) -> Floats | None:
@@ -161,7 +182,7 @@ def _judge_job(window: Window, job: JobState, w: _Work, p: Params) -> list[Verdi
     known = np.asarray(~np.isnan(w.work[-3:]).all(axis=0), bool)
     held = _held(window, w, known, p)
     found = [one for at in _candidates(w, known, p) if (one := _examine(window, w, int(at), p)) is not None]
-    slow = [one for one in found if not one.weak]
+    slow = [one for one in found if not one.weak and not one.loaded]
     verdicts: list[Verdict] = []
     if slow and _others_fault(window, w, found, slow, p):
         spoken = {one.at for one in found}
@@ -233,7 +254,22 @@ def _examine(window: Window, w: _Work, at: int, p: Params) -> _Slow | None:
     if not w.own:
         needed = max(needed, gap * max(p.alone_rows, p.alone_lost / excess))
     onset = int(window.times[row])
-    return _Slow(at, found, excess, onset, wait, others, (window.end - onset) / 1000.0 < needed)
+    weak = (window.end - onset) / 1000.0 < needed
+    return _Slow(at, found, excess, onset, wait, others, weak, not weak and _loaded(window, w, at, row, excess, p))
+
+
+def _loaded(window: Window, w: _Work, at: int, row: int, excess: float, p: Params) -> bool:
+    """The tensor pipe of its GPU does more in a step, against its peers and its past: it is not slower, it has more to do."""
+    parts, ranks = window.of_kind("gpu"), window.of_kind("rank")
+    rank = ranks[int(w.pace.columns[at])]
+    where = shared.kept("places of GPUs", (parts,), lambda: {(g.node, g.device): e for e, g in enumerate(parts)})
+    e = where.get((rank.node, rank.device))
+    if e is None or rank.device is None:
+        return False
+    groups = gpus.groups(window)
+    peers = np.flatnonzero(groups == groups[e])
+    work = gpus.grown(window, TENSOR, e, peers[peers != e], row)
+    return work is not None and work.share >= p.loaded * excess
 
 
 def _waiting(window: Window, w: _Work, at: int, row: int) -> tuple[float, float]:
@@ -248,7 +284,7 @@ def _waiting(window: Window, w: _Work, at: int, row: int) -> tuple[float, float]
 def _cost_steps(pace: Pace, row: int, seconds: float, p: Params) -> bool:
     """The job's steps are longer since the rank is slow. Where another rank was as slow before, they are not."""
     before, after = pace.step[pace.rows < row], pace.step[pace.rows >= row]
-    before, after = before[~np.isnan(before)], after[~np.isnan(after)]
+    before, after = before[~np.isnan(before)][-RECENT:], after[~np.isnan(after)]
     if len(before) < 4 or len(after) < 3:
         return np.isnan(pace.step).all().item()
     grown = job_pace.level_of(after) - job_pace.level_of(before)
@@ -262,6 +298,9 @@ def _others_fault(window: Window, w: _Work, found: list[_Slow], slow: list[_Slow
     nodes = {ranks[int(w.pace.columns[one.at])].node for one in found}
     if len(nodes) > 1:
         if len(found) > p.many:
+            return True
+        # When experts or sequences shift, several ranks get more to do at once: of some of them it is seen.
+        if any(one.loaded and abs(one.onset - other.onset) <= p.together_seconds * 1000 for one in found for other in slow):
             return True
         onsets = sorted(one.onset for one in slow)
         several = {ranks[int(w.pace.columns[one.at])].node for one in slow}
@@ -324,11 +363,11 @@ def _alike(w: _Work, without: set[int], p: Params) -> bool:
 def _profiled(window: Window, node: str | None, onset: int) -> bool:
     """The node's profiling fields went away when the rank became slow, its others did not: a profiler holds the counters. When it
     ends the fields are back at once, and the rank is seen to be fast again only some readings later."""
-    gpus = [i for i, t in enumerate(window.of_kind("gpu")) if t.node == node]
-    alive = np.asarray((~np.isnan(window.values("gpu.utilization_ratio")[:, gpus])).any(axis=1), bool)
+    mine = [i for i, t in enumerate(window.of_kind("gpu")) if t.node == node]
+    alive = np.asarray((~np.isnan(window.values("gpu.utilization_ratio")[:, mine])).any(axis=1), bool)
     since = alive & (window.times >= onset - 60_000)
     for signal in PROFILE:
-        told = np.asarray((~np.isnan(window.values(signal)[:, gpus])).any(axis=1), bool)
+        told = np.asarray((~np.isnan(window.values(signal)[:, mine])).any(axis=1), bool)
         before = told[window.times < onset - 60_000]
         if before.any() and before[-40:].any() and (since & ~told).sum() >= max(3, PROFILED_SHARE * since.sum()):
             return True
@@ -344,7 +383,7 @@ def _named(window: Window, w: _Work, found: list[_Slow], slow: list[_Slow],
     out: list[Verdict] = []
     spoken = {one.at for one in found}
     for node in sorted({n for one in slow if (n := node_of[one.at]) is not None}):
-        mine = [one for one in found if node_of[one.at] == node]
+        mine = [one for one in found if node_of[one.at] == node and not one.loaded]
         held = [one for one in slow if node_of[one.at] == node]
         size = sum(n == node for n in node_of)
         if len(mine) >= 3 and len(mine) >= p.node_share * size:
@@ -392,7 +431,7 @@ def _held(window: Window, w: _Work, known: Bools, p: Params) -> Bools:
     past = job_pace.expected(window, w.signal, w.pace.columns)
     usual = stats.ratio(past, stats.peers(np.where(rest, np.nan, past), w.groups).middle)
     excess = stats.median(stats.ratio(recent, by_row)) - np.where(np.isnan(usual), 1.0, usual)
-    waiting = stats.median(window.values(WAIT)[w.pace.rows[-8:]][:, w.pace.columns])
+    waiting = stats.median(stats.cut(window.values(WAIT), w.pace.rows[-8:], w.pace.columns))
     others = stats.peers(waiting, w.groups).middle
     with np.errstate(invalid="ignore"):
         waits = waiting > others - p.waits_less * excess * middle

@@ -189,7 +189,7 @@ def _site(window: Window, watched: dict[str, Ints], gone: set[str], since: Ints,
 
 PLUGIN = DetectorPlugin(
     name="target_down", fault=FAULT, judge=judge, params=Params, needs=(("exporter.state",),),
-    hold=Hold(on=2, of=2, off=4),
+    hold=Hold(on=1, of=1, off=4),  # how long it did not answer is asked by seconds; any answer begins anew
     must_not=("a restart of some seconds", "a node that is drained, rebooted or retired", "a target that discovery removed",
               "a target that never answered", "the end of a recording", "a site of which nothing answers: that is the collector"),
 )

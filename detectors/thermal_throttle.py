@@ -6,6 +6,9 @@ much hotter than the peers or than before, slower than the peers or than before,
 
 An idle GPU is not judged, a hot GPU that keeps its clock is clear, and a low clock at the power limit is what the limit
 is for (P13). GPUs that merely wait for a throttled one keep their clock and stay cool: they are clear as well.
+
+Where most GPUs of the node are far hotter than the job's other nodes, it is the node's own air (its fans), and the GPU that slows
+first is only the hottest of them: the node is named as well.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
-from core.types import Evidence, Floats, Verdict
+from core.types import Evidence, Floats, Target, Verdict
 from core.window import Window
 from detectors import gpus, shared, stats
 from detectors.stats import Bools, Ints, Peers, Span
@@ -41,6 +44,8 @@ class Params:
     clock_loss: share of the clock lost against peers or past where only heat and clock speak; clock_loss_weak: the share
     that agrees with physics. clock_sigmas: robust sigmas below the peers. at_cap: share of the power limit from which a
     low clock is the limit's work. busy: utilisation from which a GPU is at work. peers_min: others needed to compare.
+    node_hotter: °C above the middle of the other nodes' middles (slots differ by ±4 and inlets by a few °C, signals.md §10) by which
+    the share node_share of the node's GPUs at work, and node_gpus at least, must be hotter for the node to be named.
     """
 
     window_seconds: float = 120.0
@@ -62,6 +67,9 @@ class Params:
     at_cap: float = 0.95
     busy: float = 0.5
     peers_min: int = 3
+    node_hotter: float = 8.0
+    node_share: float = 0.6
+    node_gpus: int = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,6 +301,13 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     word = _decide(view, compared, params)
     out = shared.clears(parts, word.clear & shared.loud(window, parts), FAULT)
     columns = stats.columns_where(word.physics | word.heat_and_clock)
+    names, at = shared.node_names(parts)
+    targets = shared.kept("nodes of GPUs", (parts,), lambda: tuple(Target("node", name) for name in names))
+    well = np.zeros(len(names), bool)
+    well[at[word.clear & shared.loud(window, parts)]] = True
+    well[at[columns]] = False
+    out += shared.clears(targets, well, FAULT)
+    words: dict[int, list[Verdict]] = {}
     onsets = _onsets(window, columns, compared) if len(columns) else columns
     for e, onset in zip(columns.tolist(), onsets.tolist(), strict=True):
         if parts[e].node in window.silent_nodes:
@@ -302,6 +317,34 @@ def judge(window: Window, params: Params) -> list[Verdict]:
         reason = "thermal_slowdown" if word.physics[e] else "hot_and_slow"
         out.append(Verdict(parts[e], FAULT, "faulty", round(severity, 3), _evidence(e, view, compared), reason,
                            onset_at=int(onset)))
+        words.setdefault(int(at[e]), []).append(out[-1])
+    return out + _of_nodes(view, words, targets, at, params)
+
+
+def _of_nodes(view: _View, words: dict[int, list[Verdict]], targets: tuple[Target, ...], at: Ints, p: Params) -> list[Verdict]:
+    """A word on each node with throttled GPUs (`words`, by position) of which most GPUs are hot. at: int[gpu], each one's node."""
+    out: list[Verdict] = []
+    if not words:
+        return out
+    known = view.active & view.fresh & ~np.isnan(view.temp.mean)
+    counts = np.bincount(at[known], minlength=len(targets))
+    order = np.flatnonzero(known)
+    order = order[np.lexsort((view.temp.mean[order], at[order]))]
+    enough, first = counts >= p.node_gpus, np.cumsum(counts) - counts
+    middle, group = np.full(len(targets), np.nan), np.full(len(targets), -1, np.int64)
+    low, high = ((first + half)[enough] for half in ((counts - 1) // 2, counts // 2))
+    middle[enough] = (view.temp.mean[order[low]] + view.temp.mean[order[high]]) / 2.0
+    group[enough] = view.groups[order[first[enough]]]
+    others = stats.peers(middle, group)
+    for i, found in sorted(words.items()):
+        mine = order[first[i]:first[i] + counts[i]]
+        hot = stats.above(view.temp.mean[mine], others.middle[i] + p.node_hotter)
+        if others.n[i] and enough[i] and hot.mean() >= p.node_share:
+            worst = max(found, key=lambda v: (v.severity, v.target.key))
+            row = stats.evidence("gpu.temperature_celsius", middle[i], float(others.middle[i]), f"median of {others.n[i]} other nodes",
+                                 f"{int(hot.sum())} of its {len(mine)} GPUs at work are as hot")
+            out.append(Verdict(targets[i], FAULT, "faulty", worst.severity, (row, *worst.evidence), worst.reason,
+                               onset_at=min(v.onset_at for v in found if v.onset_at is not None)))
     return out
 
 

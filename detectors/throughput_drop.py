@@ -6,7 +6,8 @@ comes after it, and a job that goes up and down by itself is no drop. Single ste
 steps between two readings where they are rough. Steps that take longer because the batch grew are no drop: where tokens a second are told they
 must have fallen too. Where the trainer tells what a step consists of, the slowness has to be everybody's (computing on
 most ranks, or the exchange that even the last rank takes part in): a job that waits for a few of its ranks has a
-straggler, or uneven work, and that is other detectors' to say. Where it does not tell, the GPUs do: sequences of uneven length
+straggler, or uneven work, and that is other detectors' to say. Where it does not tell, the GPUs do, by the energy
+that each drew, which tells who waited to a fraction of a percent, else by single readings: sequences of uneven length
 keep another rank's GPU busy longest in each step, so since the change the GPUs differ more from each other, each time others,
 while a slowdown of everybody leaves them as alike as they were. A slowdown that all jobs of the site share at one moment
 is no job's.
@@ -21,7 +22,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Verdict
 from core.window import Window
-from detectors import job_pace, log_rules, pace_levels, shared, stats
+from detectors import job_pace, log_rules, mean_power, pace_levels, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.pace_levels import Drop
 from detectors.stats import Ints
@@ -33,8 +34,11 @@ WAITS = "nic.wait_ticks_per_second"  # a port has data to send and no credit or 
 WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.power_watts")  # what falls while a GPU waits in a collective
 MATH = "gpu.tensor_active_ratio"
 MOST_GPUS = 128
+POWER_ROWS = (1, 2)  # lengths change with each step; and exporters that read at other moments of a step agree on longer means
+PAST_SPANS = 2  # of mean power, which varies little, that tell how it was
 LEAD_ROWS, LEAD_SPANS = 4, 3  # a minute: an expert's load stays longer, the noise of a reading does not; and so many of them
 ROUGH_STEPS = 10  # steps that tell how they scatter
+PRESENT_GAPS = 6  # that tell how far apart values are now; a pause among them is none of theirs
 MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
@@ -52,7 +56,9 @@ class Params:
     long; a longer one was a drop itself. common: share of the growth that all ranks have alike; of_spread: share of it by which ranks lie further apart
     within a step that is uneven work (what slows all of them alike adds to their distances no more than to their work). uneven_seconds: a slowdown of the same few ranks
     that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
-    errors at least; of_growth, of_growth_nodes: and what was added, as a share of the growth of the step, of GPUs and of nodes. rougher: times the
+    errors at least; of_growth, of_growth_nodes: and what was added, as a share of the growth of the step, of GPUs and of nodes,
+    of_growth_power, apart_power: that share, and how many times as much as before, by their mean power, in which a step's unevenness is
+    averaged, and the noise of readings more so. rougher: times the
     scatter of steps that shows uneven work, rough_share: and so much of the growth was added to it. of_fall: share of
     the slowdown by which the usual GPU does less; of_lead: share of that by which the first of them is further ahead than before, at
     lead_sigmas standard errors. of_math: share of the growth by which the tensor pipes are busier, at math_sigmas standard errors, from
@@ -80,6 +86,8 @@ class Params:
     apart: float = 0.7
     of_growth: float = 0.1
     of_growth_nodes: float = 0.07
+    of_growth_power: float = 0.015
+    apart_power: float = 1.7
     rougher: float = 2.5
     rough_share: float = 0.06
     of_fall: float = 0.3
@@ -134,7 +142,7 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
     """Clear, slow, or None where it cannot be told."""
     if pace.apart > p.lockstep:
         return None
-    kinds = [kind for kind in _kinds(pace) if len(kind.values)]
+    kinds = [kind for kind in _kinds(window, pace) if len(kind.values)]
     told = [one for kind in kinds if (one := _judge_values(window, pace, kind, p)) is not None]
     if not told:
         # A run that has just begun is slow or fast by itself: what was found in the run before it is over.
@@ -144,8 +152,9 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
     # What spans show and single steps deny (a pause that nobody named is in a span) is no drop.
     if found is not None and found.drop is not None and told[0].growth >= 0.5 * p.drop:
         row = int(found.kind.rows[found.drop.at])
-        if _batch_grew(pace, row, p) or not _everybody(window, job, pace, row, found.drop.growth, p):
-            return None
+        everybody = None if _batch_grew(pace, row, p) else _everybody(window, job, pace, row, found.drop.growth, p)
+        if not everybody:  # what is seen to be others' counts against a drop, what cannot be told does not
+            return None if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
         return _Slow(job, pace, found.drop, int(window.times[row]), row)
     if pace.started == 0 and _found_before(window, pace):
         one = told[0]
@@ -176,13 +185,18 @@ class _Told:
     recent: float
 
 
-def _kinds(pace: Pace) -> list[_Kind]:
-    """Single steps where they are told, else tokens; and spans by the counter of steps."""
+def _kinds(window: Window, pace: Pace) -> list[_Kind]:
+    """Single steps where they are told, else tokens; spans by the counter of steps; and what the usual rank does itself in a step (computing,
+    waiting for data) with as much more as its steps usually have: the exchange, in which steps are rough, tells nothing there."""
     spans = ~np.isnan(pace.span)
     counted = _Kind(pace.span[spans], pace.rows[spans], True)
     best = pace.token if not pace.single or (~np.isnan(pace.step)).sum() < (~np.isnan(pace.token)).sum() else pace.step
     known = ~np.isnan(best)
-    return [_Kind(best[known], pace.rows[known], False), counted]
+    computing, waiting = (job_pace.of_ranks(window.values(s)[pace.rows][:, pace.some]) for s in ("rank.compute_seconds", "rank.data_wait_seconds"))
+    own = np.asarray(computing + waiting)
+    done = ~np.isnan(own)
+    work = _Kind(pace.usual + own[done] - float(stats.median(own)), pace.rows[done], False)
+    return [_Kind(best[known], pace.rows[known], False), counted, work]
 
 
 def _judge_values(window: Window, pace: Pace, kind: _Kind, p: Params) -> _Told | None:
@@ -226,7 +240,8 @@ def _present(window: Window, pace: Pace, rows: Ints, p: Params) -> int | None:
     if len(rows) < 3:
         return None
     usual = 0.0 if np.isnan(pace.usual) else pace.usual
-    gaps = np.diff(window.times[rows]) / 1000.0
+    # A log that tells every so many steps tells less often now if they are longer: a slow job's present lasts no longer for it.
+    gaps = np.diff(window.times[rows[-PRESENT_GAPS - 1:]]) / 1000.0
     each = max(float(np.median(gaps)), window.step_seconds)
     return max(3, int(np.ceil(max(p.hold_seconds, p.hold_steps * usual) / each)))
 
@@ -257,15 +272,17 @@ def _batch_grew(pace: Pace, row: int, p: Params) -> bool:
     return bool(job_pace.level_of(after) < (1.0 + p.drop * 2 / 3) * job_pace.level_of(before))
 
 
-def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: float, p: Params) -> bool:
-    """Most of the growth is everybody's, as far as the trainer tells what a step consists of.
+def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: float, p: Params) -> bool | None:
+    """Most of the growth is everybody's, as far as the trainer tells what a step consists of, or else the GPUs; False where they show that
+    it is not, None where it may not be.
 
     Everybody's are the usual rank's computing and waiting for data, and what the rank that waits least spends in
     collectives: the exchange itself.
     """
     before, after = pace.rows[pace.rows < row], pace.rows[pace.rows >= row]
-    if _few_ports_wait(window, job, before, after, p) or _at_the_limit(window, job, before, after, p):
-        return False
+    calm = pace.settled[pace.settled < row], pace.settled[pace.settled >= row]
+    if _few_ports_wait(window, job, before, after, p) or _at_the_limit(window, job, *calm, p):
+        return None
 
     def grown(signal: str, q: float) -> float:
         old, new = (job_pace.level(window, signal, pace.some, rows, q) for rows in (before, after))
@@ -275,16 +292,29 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: floa
                                     grown("rank.comm_wait_seconds", 0.0))
     total = grown("rank.step_seconds", 0.5)
     if np.isnan(computing) or np.isnan(total):
-        return not (_rougher(pace, row, growth, p) or _each_time_others(window, job, before, after, growth, p))
+        return _gpus_alike(window, job, pace, row, calm, growth, p)
     # In steps of uneven length some ranks have more to do, each time others: within one step they lie further apart than before, which
     # what slows all of them alike does not do.
     if _further_apart(window, pace, before, after) >= p.of_spread * growth:
-        return _lasts(window, pace, row, p)
+        return _lasts(window, pace, row, p) or None
     apart = grown("rank.compute_seconds", 0.9) - computing
     if apart >= (1.0 - p.common) * total:
-        return _lasts(window, pace, row, p)
+        return _lasts(window, pace, row, p) or None
     common = sum(part for part in (computing, waiting, exchange) if not np.isnan(part))
-    return common >= p.common * total or _lasts(window, pace, row, p)
+    return bool(common >= p.common * total) or _lasts(window, pace, row, p) or None
+
+
+def _gpus_alike(window: Window, job: JobState, pace: Pace, row: int, calm: tuple[Ints, Ints], growth: float, p: Params) -> bool | None:
+    """As `_everybody`, from what the job's GPUs do: by their mean power, else by readings and by how rough steps are."""
+    columns = shared.on_nodes(window.of_kind("gpu"), job.nodes)
+    columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
+    if len(columns) >= 3 and _more_in_a_step(window.values(MATH)[:, columns], *calm, growth, p):
+        return None
+    drew = mean_power.read(window, columns)
+    if drew is None or len(columns) < 3 or np.isnan(drew[calm[1]]).all():
+        return None if _rougher(pace, row, growth, p) or _each_time_others(window, columns, *calm, growth, p) else True
+    differ = _differ_in_power(drew, [window.of_kind("gpu")[c].node or "" for c in columns], *calm, growth, p)
+    return None if differ is None else not differ
 
 
 def _further_apart(window: Window, pace: Pace, before: Ints, after: Ints) -> float:
@@ -324,13 +354,11 @@ def _at_the_limit(window: Window, job: JobState, before: Ints, after: Ints, p: P
     return bool(known.any() and held.sum() >= p.common * known.sum())
 
 
-def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, growth: float, p: Params) -> bool:
+def _each_time_others(window: Window, columns: Ints, before: Ints, after: Ints, growth: float, p: Params) -> bool:
     """growth: of the step. Since the change the GPUs of the job differ more from each other than before, beyond what each differs on its own."""
-    columns = shared.on_nodes(window.of_kind("gpu"), job.nodes)
-    columns = columns[:: max(1, -(-len(columns) // MOST_GPUS))]
     if len(columns) < 3:
         return False
-    if _more_in_a_step(window.values(MATH)[:, columns], before, after, growth, p) or _one_leads(window, columns, before, after, growth, p):
+    if _one_leads(window, columns, before, after, growth, p):
         return True
     signal = next((s for s in ACTIVITY if s in window.blocks and not np.isnan(window.last(s)[columns]).all()), None)
     if signal is None:
@@ -341,6 +369,38 @@ def _each_time_others(window: Window, job: JobState, before: Ints, after: Ints, 
     nodes = np.stack([stats.median(values[:, names == name], axis=1) for name in dict.fromkeys(names.tolist())], axis=1)
     return (_differ_more(values, before, after, p.of_growth * growth, p)
             or (nodes.shape[1] >= 3 and _differ_more(nodes, before, after, p.of_growth_nodes * growth, p)))
+
+
+def _differ_in_power(drew: Floats, names: list[str], before: Ints, after: Ints, growth: float, p: Params) -> bool | None:
+    """drew: float64[tick, gpu], mean watts. Since the change some GPU does not wait as the others do: the same one (a straggler, a rank that
+    is profiled), another after some minutes (experts), or those of another node each time (sequences of uneven length). None where the
+    past or the present is too short to tell."""
+    kept = stats.ratio(drew, stats.median(drew[before])[None, :])
+    lead = stats.ratio(kept, stats.median(kept, axis=1)[:, None])
+    now, past = _tops(lead, after), _tops(lead, before)
+    if len(now) < LEAD_SPANS or len(past) < PAST_SPANS:
+        return None
+    error = float(np.hypot(now.std() / np.sqrt(len(now)), past.std() / np.sqrt(len(past))))
+    if float(now.mean() - past.mean()) >= max(p.of_lead * growth, p.lead_sigmas * error):
+        return True
+    nodes = [np.array(names) == name for name in dict.fromkeys(names)]
+    parts = np.stack([stats.median(drew[:, mine], axis=1) for mine in nodes], axis=1) if len(nodes) >= 3 else drew
+    for rows in POWER_ROWS:
+        old, new = _scatter_of_power(parts, before, rows), _scatter_of_power(parts, after, rows)
+        if new >= p.apart_power * old and np.sqrt(max(0.0, new**2 - old**2)) >= p.of_growth_power * growth:
+            return True
+    return False
+
+
+def _scatter_of_power(drew: Floats, rows: Ints, over: int) -> float:
+    """Robust sigma of how parts (float64[tick, part], watts) differ from each other at a moment, each as a share of its own level in
+    these rows. over: of the means of so many rows. NaN where it is not known."""
+    apart = np.full(drew.shape, np.nan)
+    apart[rows] = stats.ratio(drew[rows], stats.median(drew[rows])[None, :])
+    apart -= stats.median(apart, axis=1)[:, None]
+    means = np.lib.stride_tricks.sliding_window_view(apart, over, axis=0).mean(axis=-1)
+    known = means[~np.isnan(means)]
+    return stats.MAD_TO_SIGMA * float(np.median(np.abs(known))) if len(known) else float("nan")
 
 
 def _more_in_a_step(values: Floats, before: Ints, after: Ints, growth: float, p: Params) -> bool:

@@ -127,7 +127,9 @@ def _by_cause(fault: str, findings: list[Finding], window: Window, live: Collect
         left = _without(left, under)
     whole = {f.target.node: f for f in left if f.target.kind == "node"}
     for node, found in _by_node(left).items():
-        if _whole_node(found, node, window) or (fault, "node", node) in live:
+        # An incident that a detector opened by naming the node keeps its name when most of its parts are found as well.
+        keeps = node in whole and (fault, "device", whole[node].target.key) in live
+        if not keeps and (_whole_node(found, node, window) or (fault, "node", node) in live):
             together = [*found, *([whole[node]] if node in whole else [])]
             groups.append(_node_group(fault, node, together))
             left = _without(left, together)
@@ -173,8 +175,10 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
     best = min(good, key=lambda c: (-len(set(_nodes(candidates[c]))), order[c], c.name), default=None)
     widespread = (_parts(findings) >= FEWEST_PARTS and len(affected) >= FEWEST_PARTS
                   and len(affected) >= HALF * len(monitored))
-    if best is not None and (not widespread or _share(affected, monitored - under[best])
-                             < OUTSIDE * _share(affected, under[best])):
+    # A node has ports on several leaves: one of them explains a wide fault only where it has most of the ports that are ill.
+    most = best is not None and (best.kind != "switch" or _parts(candidates[best]) >= HALF * _parts(findings))
+    if best is not None and (not widespread or (most and _share(affected, monitored - under[best])
+                                                < OUTSIDE * _share(affected, under[best]))):
         return best
     return FLEET if widespread else best
 

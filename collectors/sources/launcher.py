@@ -45,6 +45,8 @@ def _exit(line: JobLine, code: int, rank: int | None, node: str | None) -> LogRe
     message = line.state.pop("exception", None)
     if rank is None and message is not None:
         rank = message[0]
+    if line.state.get("phase") == "start":  # the next run begins anew, though this one came no further
+        line.state.pop("phase")
     part = Target("job", job=line.job) if rank is None else Target("rank", node or line.node, job=line.job, rank=rank)
     return line.reading([line.event("job_exit", part, rank=rank, code=code, step=_last_step(line),
                                     message=None if message is None else message[1])])

@@ -93,8 +93,8 @@ def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo
         return told.reading(told.phase("eval", int(match[1]) if match[1] else None))
     if "[after training is done]" in told.text or "exiting program at iteration" in told.text:
         return told.reading(told.phase("done"))
-    if "[before the start of training step]" in told.text or _LOADED.search(told.text):
-        return told.reading(told.phase("start"))
+    if (match := _LOADED.search(told.text)) or "[before the start of training step]" in told.text:
+        return told.reading(told.phase("start", None if match is None else int(match[1])))
     if told.text.startswith(("Evaluating iter", "Evaluating on")):
         return told.reading(told.phase("eval"))
     return told.reading()

@@ -7,7 +7,7 @@ import numpy as np
 from tests.contract.windows import Cluster
 
 COMPUTE = 0.62  # share of a step that a rank computes
-REST = {"utilization_ratio": 0.0, "tensor_active_ratio": 0.0, "graphics_active_ratio": 0.0, "power_watts": 72.0,
+REST = {"utilization_ratio": 0.0, "tensor_active_ratio": 0.0, "sm_active_ratio": 0.0, "graphics_active_ratio": 0.0, "power_watts": 72.0,
         "sm_clock_hertz": 345e6, "temperature_celsius": 31.0, "memory_temperature_celsius": 33.0, "throttle_reasons_bits": 1.0,
         "memory_used_bytes": 6e8, "thermal_margin_celsius": 54.0}
 
@@ -21,16 +21,16 @@ def lose_clock(cluster: Cluster, column: int, start: int, loss: float = 0.2) -> 
 
 
 def time_ranks(cluster: Cluster) -> Cluster:
-    """The trainer also tells what its ranks compute, and pages show how busy the SMs are."""
+    """The trainer also tells what its ranks compute."""
     shape = (cluster.ticks, cluster.width("rank"))
     usual = COMPUTE * cluster.step_seconds
     cluster.signals["rank.compute_seconds"] = usual * cluster.rng("compute").normal(1, 0.006, shape)
-    cluster.signals["gpu.sm_active_ratio"] = cluster.rng("sm").normal(0.8, 0.015, (cluster.ticks, cluster.width("gpu")))
     return cluster
 
 
 def slow_rank(cluster: Cluster, column: int, start: int, excess: float = 0.25, busy: bool = True) -> Cluster:
-    """A rank computes longer and all others wait for it. busy: its kernels take the time (the GPU); else it is late."""
+    """A rank computes longer and all others wait for it. busy: its kernels take the time (the GPU); else it is late. The tensor pipe
+    has as much to do in a step as that of all others."""
     if "rank.compute_seconds" not in cluster.signals:
         time_ranks(cluster)
     more = excess * COMPUTE * cluster.step_seconds
@@ -41,9 +41,10 @@ def slow_rank(cluster: Cluster, column: int, start: int, excess: float = 0.25, b
     cluster.add("rank.comm_wait_seconds", more, start, None, others)
     for name in ("gpu.sm_active_ratio", "gpu.tensor_active_ratio"):
         cluster.signals[name][start:] /= longer
-        if busy:
-            cluster.signals[name][start:, column] *= 1 + excess
-    cluster.add("gpu.power_watts", -420 * (1 - 1 / longer), start, None, others if busy else None)
+    cluster.add("gpu.power_watts", -420 * (1 - 1 / longer), start)
+    if busy:  # SMs that wait in a kernel draw less than at work, and more than in a collective
+        cluster.signals["gpu.sm_active_ratio"][start:, column] *= 1 + excess
+        cluster.add("gpu.power_watts", 210 * (1 - 1 / longer), start, None, [column])
     return cluster
 
 

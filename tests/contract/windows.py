@@ -86,6 +86,7 @@ class Cluster:
         self.signals["gpu.power_limit_watts"] = np.full((self.ticks, n), 700.0)
         self.signals["gpu.utilization_ratio"] = self.rng("util").choice([0.99, 1.0], (self.ticks, n))
         self._noise("gpu.tensor_active_ratio", "gpu", 0.38, 0.02)
+        self._noise("gpu.sm_active_ratio", "gpu", 0.8, 0.015)
         self._noise("gpu.graphics_active_ratio", "gpu", 0.97, 0.01)
         self.signals["gpu.throttle_reasons_bits"] = self.rng("bits").choice([0.0, 0.0, 4.0], (self.ticks, n))
         self.signals["gpu.thermal_violation_ratio"] = np.zeros((self.ticks, n))

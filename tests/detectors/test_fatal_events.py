@@ -124,6 +124,18 @@ def test_a_row_that_the_driver_gives_up_met_an_error(rows: float, found: list[st
     assert faulty(cluster.put("gpu.utilization_ratio", 0.0, 95, None, [11]), "ecc_uncorrectable") == found
 
 
+@pytest.mark.parametrize(("since", "until", "booted", "found"), [(20, 80, None, []), (20, 50, None, ["gpu:GPU-n001-3"]), (95, 90, 92, [])],
+                         ids=["worked-since", "worked-too-little", "seen-after-a-boot"])
+def test_a_row_is_past_once_the_gpu_worked_or_its_node_booted(since: int, until: int, booted: int | None, found: list[str]) -> None:
+    """That its job rests or hangs later makes no new error of it, and a reset is all that a row waits for."""
+    cluster = Cluster(without=("gpu.ecc_uncorrectable_per_second",)).put("gpu.uncorrectable_rows", 1.0, since, None, [11])
+    cluster.put("gpu.utilization_ratio", 0.0, until, None, [11])
+    if booted is not None:
+        cluster.put("gpu.uncorrectable_rows", np.nan, booted - 2, since, [11])
+        cluster.put("node.boot_time_seconds", at(booted) / 1000, booted, None, [1])
+    assert faulty(cluster, "ecc_uncorrectable") == found
+
+
 @pytest.mark.parametrize(("fatal", "expected"), [(True, 1), (False, 0), (None, 0)])
 def test_nvlink_codes_follow_the_lines_own_word(fatal: bool | None, expected: int) -> None:
     """144-150 count when the line says Fatal."""
@@ -142,11 +154,16 @@ def test_an_exporter_that_is_gone_lost_no_gpu() -> None:
     assert faulty(cluster, "gpu_lost") == []
 
 
-def test_a_kernel_line_without_a_number_is_a_lost_gpu() -> None:
-    """ "Fallen off the bus" alone is enough once the GPU is not shown any more."""
-    cluster = vanish(Cluster(), 11, 97)
-    cluster.events.append(Event(at(97), GPU, "gpu_lost", {"pci": "0000:86:00.0"}, "NVRM: GPU at 0000:86:00.0 has fallen off the bus."))
-    assert faulty(cluster, "gpu_lost") == ["gpu:GPU-n001-3"]
+@pytest.mark.parametrize(("row", "shown", "expected"), [
+    (97, False, ["gpu:GPU-n001-3"]),
+    (98, True, ["gpu:GPU-n001-3"]),  # its exporter repeats what it read last
+    (90, True, []),                  # and a GPU that is still shown minutes later is well
+])
+def test_a_kernel_line_without_a_number_is_a_lost_gpu(row: int, shown: bool, expected: list[str]) -> None:
+    """ "Fallen off the bus" alone is enough, as the number 79 is, for as long as pages may repeat themselves."""
+    cluster = Cluster() if shown else vanish(Cluster(), 11, row)
+    cluster.events.append(Event(at(row), GPU, "gpu_lost", {"pci": "0000:86:00.0"}, "NVRM: GPU at 0000:86:00.0 has fallen off the bus."))
+    assert faulty(cluster, "gpu_lost") == expected
 
 
 def test_a_volatile_count_that_grows_is_an_error() -> None:

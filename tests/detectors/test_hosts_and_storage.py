@@ -212,6 +212,12 @@ def save(c: Cluster) -> None:
     c.signals["node.storage_bytes_per_second"][60:] *= 30
 
 
+def back_in_a_save(c: Cluster) -> None:
+    """The page with the clients' times comes back after minutes, while a job saves; the one with their load was there."""
+    c.put("storage.wait_seconds", np.nan, 60, 96).put("storage.wait_seconds", 0.006, 96)
+    c.signals["node.storage_bytes_per_second"][97:] *= 30
+
+
 def cut_off(c: Cluster) -> None:
     c.put("storage.connected", 0.0, 90, None, range(0, 8, 2))
 
@@ -227,6 +233,7 @@ STORAGE: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
     ("for one client", lambda c: host_plants.slow_storage(c, 60, nodes=[1]), []),
     ("a moment", lambda c: host_plants.slow_storage(c, 97), []),
     ("under a save", save, []),
+    ("seen again in a save", back_in_a_save, []),
     ("clients are cut off", cut_off, ["storage:/scratch"]),
     ("NFS calls take longer", nfs, ["storage:/scratch"]),
     ("kernels say so", lambda c: c.events.extend(

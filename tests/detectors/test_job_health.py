@@ -111,6 +111,15 @@ def test_tells_a_spike_from_a_divergence(decay: float, kind: str) -> None:
     assert faulty("loss_spike", c.window(65 if decay < 1 else None)) == {f"job:{JOB}/": kind}
 
 
+@pytest.mark.parametrize(("norm", "said"), [(5.0, {f"job:{JOB}/": "spike"}), (1.0, {})])
+def test_a_second_spike_is_told_by_its_norm(norm: float, said: dict[str, str]) -> None:
+    """A loss that was as high for a while and came back says something new only with the gradient norm."""
+    c = small().add("rank.loss", 1.4, 20, 62).add("rank.loss", 1.2, 85)
+    c.signals["rank.grad_norm"][20:40] *= 5
+    c.signals["rank.grad_norm"][85:] *= norm
+    assert faulty("loss_spike", c.window(92)) == said
+
+
 def test_a_spike_without_a_norm_has_to_be_large() -> None:
     """Where no gradient norm is logged, a loss that doubles is found all the same."""
     c = small(without=("rank.grad_norm",)).add("rank.loss", 2.2, 80)
@@ -259,6 +268,14 @@ def long_ago() -> Cluster:
     return c
 
 
+def unlogged(loaded: int | None) -> Cluster:
+    """The second and third run die before their first line of a step; loaded: the step that they began from."""
+    c = crashes((20, 4000, POISON, 3, None), (50, None, POISON, 3, None), (80, None, POISON, 3, None))
+    for tick in (44, 74):
+        c.events.append(Event(at(tick), TARGET, "job_phase", {"phase": "start", "step": loaded, "source": "log"}))
+    return c
+
+
 NO_LOOPS = {
     "two crashes": lambda: crashes((50, 4000, POISON, 3, None), (80, 4001, POISON, 3, None)),
     "other steps, other ranks": lambda: crashes((20, 4000, CUDA, 3, None), (50, 4130, CUDA, 7, None), (80, 4060, CUDA, 1, None)),
@@ -268,7 +285,9 @@ NO_LOOPS = {
     "short runs that die of the machine": lambda: same_step(CUDA, run_steps=4),
     "no step, of the network": lambda: crashes(*((t, None, NCCL, 3, "n001") for t in (20, 50, 80))),
     "an uncorrectable error": lambda: same_step("RuntimeError: CUDA error: uncorrectable ECC error encountered"),
-    "rank 0 at other steps": lambda: crashes((20, 4000, CUDA, 0, None), (50, 4130, CUDA, 0, None), (80, 4060, CUDA, 0, None)),
+    "rank 0 at other steps, of the network": lambda: crashes(
+        (20, 4000, NCCL, 0, None), (50, 4130, NCCL, 0, None), (80, 4060, NCCL, 0, None)),
+    "no line of a step after a start elsewhere": lambda: unlogged(4020),
     "a rank on other nodes": lambda: crashes((20, 4000, CUDA, 3, "n000"), (50, 4130, CUDA, 3, "n001"), (80, 4060, CUDA, 3, "n000")),
 }
 
@@ -289,6 +308,9 @@ LOOPS = {
                      f"job:{JOB}/", "dies_at_start"),
     "one rank at other steps": (lambda: crashes((20, 4000, CUDA, 3, None), (50, 4130, CUDA, 3, None), (80, 4060, CUDA, 3, None)),
                                 f"rank:{JOB}/3", "follows_part"),
+    "rank 0 at other steps, of its GPU": (
+        lambda: crashes((20, 4000, CUDA, 0, None), (50, 4130, CUDA, 0, None), (80, 4060, CUDA, 0, None)), f"rank:{JOB}/0", "follows_part"),
+    "no line of a step, begun beside it": (lambda: unlogged(4003), f"job:{JOB}/", "same_step"),
 }
 
 
@@ -297,6 +319,23 @@ def test_finds_crash_loops(name: str) -> None:
     """Three crashes at one place: the job's, or a suspected part's where they follow one rank and no step."""
     make, key, reason = LOOPS[name]
     assert faulty("job_crash_loop", make().window()) == {key: reason}
+
+
+def test_the_rank_that_only_the_log_tells_of_is_given_its_place() -> None:
+    """The ranks of a node follow one another, so a job of known size tells on which node and GPU it stands."""
+    cluster = crashes((20, 4000, CUDA, 9, None), (50, 4130, CUDA, 9, None), (80, 4060, CUDA, 9, None))
+    cluster.entities["rank"] = (Target("rank", job=JOB, rank=9),)
+    cluster.signals = {n: v[:, :1] if n.startswith("rank.") else v for n, v in cluster.signals.items()}
+    cluster.job = replace(cluster.job, ranks=(0,), ranks_per_node=8)
+    verdict = next(v for v in PLUGINS["job_crash_loop"].judge(cluster.window(), PLUGINS["job_crash_loop"].params()) if v.state == "faulty")
+    assert (verdict.target.node, verdict.target.device) == ("n001", "1")
+
+
+def test_the_gpu_of_rank_0_and_the_job_are_suspects_alike() -> None:
+    """Rank 0 does what no other does: that its GPU is named first tells no more than that the job dies."""
+    window = LOOPS["rank 0 at other steps, of its GPU"][0]().window()
+    verdict = next(v for v in PLUGINS["job_crash_loop"].judge(window, PLUGINS["job_crash_loop"].params()) if v.state == "faulty")
+    assert [(t.key, chance) for t, chance, _ in verdict.suspects] == [(f"rank:{JOB}/0", 0.5), (f"job:{JOB}/", 0.5)]
 
 
 # --- silent_corruption ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from core.types import Baseline, Event, Target
 from core.window import Window
-from detectors import data_stall, job_pace, straggler, throughput_drop
+from detectors import data_stall, job_pace, mean_power, straggler, throughput_drop
 from tests.contract.windows import JOB, START, STEP, Cluster, lag, slow_down, wait_for_data
 
 AT = 60
@@ -280,7 +280,8 @@ def lengths_alone(c: Cluster) -> Cluster:
     """Each step some other node has the longest sequences and its GPUs are busy longest; nobody tells the computing."""
     c.without = (*PARTS_OF_A_STEP, "rank.tokens_per_second")
     share = np.repeat(c.rng("shares").normal(0, 0.08, (c.ticks - AT, c.nodes)), 8, axis=1)
-    c.signals["gpu.power_watts"][AT:] *= 1 + share
+    for name in ("gpu.power_watts", "gpu.sm_active_ratio"):
+        c.signals[name][AT:] *= 1 + share
     return c
 
 
@@ -302,6 +303,67 @@ def test_what_steps_hold_is_told_by_samples_and_by_gpus(plant: Callable[[Cluster
     c = timed(seed)
     c.without = (*PARTS_OF_A_STEP, "rank.tokens_per_second")
     assert says(throughput_drop, window(plant(work_more(c, slice(None), AT, 1.39)), AT + 24)) == said
+
+
+def energy(c: Cluster, busy: np.ndarray) -> Cluster:
+    """The energy counter of GPUs that draw 600 W times `busy`, read every half minute and repeated in between."""
+    watts = 600.0 * busy * (1 + 0.01 * c.rng("boards").normal(0, 1, busy.shape[1])) * (1 + 0.002 * c.rng("watts").normal(0, 1, busy.shape))
+    watts[1::2] += watts[::2]
+    watts[::2] = 0.0
+    return c.put("gpu.energy_watts", watts, 0)
+
+
+def alike(c: Cluster) -> np.ndarray:
+    busy = np.ones((c.ticks, c.width("gpu")))
+    busy[AT:] = 0.88
+    return busy
+
+
+def one_is_awaited(c: Cluster) -> np.ndarray:
+    busy = alike(c)
+    busy[AT:, 5] = 1.0
+    return busy
+
+
+def others_are_awaited(c: Cluster) -> np.ndarray:
+    busy = alike(c)
+    for row in range(AT, c.ticks, 8):
+        busy[row:row + 8, 3 * row % busy.shape[1]] = 1.0
+    return busy
+
+
+def another_node_each_time(c: Cluster) -> np.ndarray:
+    busy = alike(c)
+    busy[AT:] *= 1 + np.repeat(c.rng("lengths").normal(0, 0.02, (c.ticks - AT, c.nodes)), 8, axis=1)
+    return busy
+
+
+@pytest.mark.parametrize(("draws", "slow"), [(alike, True), (one_is_awaited, False), (others_are_awaited, False), (another_node_each_time, False)],
+                         ids=lambda f: getattr(f, "__name__", None))
+def test_energy_tells_who_is_waited_for(draws: Callable[[Cluster], np.ndarray], slow: bool) -> None:
+    """Where no rank tells its computing, the energy of the GPUs shows whether all of them do less, or wait for some."""
+    c = work_more(timed(), slice(None), AT, 1.2)
+    energy(c, draws(c)).without = PARTS_OF_A_STEP
+    seen = window(c, AT + 24)
+    assert (says(throughput_drop, seen), f"job:{JOB}/" in clear(throughput_drop, seen)) == ([f"job:{JOB}/"] if slow else [], not slow)
+
+
+def test_mean_power_lies_between_the_readings_of_the_counter() -> None:
+    """A counter that exporters repeat, a row that is missing, and no counter."""
+    c = Cluster(ticks=12)
+    told = c.put("gpu.energy_watts", np.array([0.0, 800, 0, 820, 0, 780, 0, np.nan, 0, 800, 0, 840])[:, None], 0).window()
+    mean = mean_power.read(told, np.array([0]))
+    assert mean is not None
+    np.testing.assert_allclose(mean[:, 0], [np.nan, np.nan, 410, 410, 390, 390, *[np.nan] * 4, 420, 420])
+    assert mean_power.read(Cluster(ticks=12).window(), np.array([0])) is None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_small_drop_shows_in_the_computing_of_all_ranks(seed: int) -> None:
+    """Steps that are rough hide 4 %; what the usual rank computes does not."""
+    c = timed(seed, ticks=100)
+    c.signals["tail"] = np.abs(c.rng("rough").normal(0, 0.6, c.ticks))[:, None] * np.ones((1, c.width("rank")))
+    assert says(throughput_drop, window(work_more(c, slice(None), AT, 1.05), AT + 18)) == [f"job:{JOB}/"]
 
 
 def test_jobs_that_slow_down_together_are_nobodys_fault() -> None:

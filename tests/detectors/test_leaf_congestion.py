@@ -14,6 +14,7 @@ from tests.contract.windows import Cluster
 
 PLUGIN = load_plugins("detectors")["link_slow"]
 MARKS, WAITS = "nic.congestion_marks_per_second", "nic.wait_ticks_per_second"
+CARRIED = "nic.received_bytes_per_second"
 RAIL = list(range(3, 32, 8))
 
 
@@ -44,6 +45,33 @@ def test_where_all_ports_of_a_node_share_a_leaf_its_job_s_other_nodes_are_the_me
     found = verdicts(Cluster().put(MARKS, 9000.0, 70, None, columns), rails=False)
     assert sorted({v.target.node for v in found}) == ["n001", "n003"]
     assert len(found) == 16
+
+
+def test_a_fabric_that_gives_less_is_the_fleet_s() -> None:
+    """All ports are held back and every job carries less: one port of each node, and no leaf alone."""
+    cluster = Cluster().put(MARKS, 9000.0, 70).put("nic.received_bytes_per_second", 6e9, 70)
+    found = two_jobs(cluster)
+    assert sorted(v.target.node for v in found) == ["n000", "n001", "n002", "n003"]
+    assert {v.reason for v in found} == {"fabric_congested"}
+
+
+@pytest.mark.parametrize("alike", [
+    lambda c: c.put(MARKS, 9000.0, 70),
+    lambda c: c.put(MARKS, 9000.0, 70).put(CARRIED, 7.6e9, 70),
+    lambda c: c.put(MARKS, 9000.0, 70).put(CARRIED, 6e9, 70, None, range(16)),
+    lambda c: c.put(CARRIED, 6e9, 70),
+    lambda c: c.put(MARKS, 9000.0, 70, None, range(28)).put(CARRIED, 6e9, 70),
+], ids=["as much as before", "a little less", "one job less", "no port is held back", "some ports are not"])
+def test_crowds_and_slow_jobs_are_no_slow_fabric(alike: Callable[[Cluster], Cluster]) -> None:
+    """Much traffic marks all ports as well; a job that sends less has its own reason."""
+    assert two_jobs(alike(Cluster())) == []
+
+
+def two_jobs(cluster: Cluster) -> list[Verdict]:
+    """As `verdicts`, with a job on each half of the nodes."""
+    window = railed(cluster.window())
+    jobs = tuple(replace(window.jobs[0], id=name, nodes=nodes) for name, nodes in (("a", ("n000", "n001")), ("b", ("n002", "n003"))))
+    return [v for v in PLUGIN.judge(replace(window, jobs=jobs), PLUGIN.params()) if v.state == "faulty"]
 
 
 @pytest.mark.parametrize("alike", [

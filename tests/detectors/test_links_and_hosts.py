@@ -34,6 +34,16 @@ def one_flap(c: Cluster) -> Cluster:
     return c.put("nic.link_up", 0.0, 90, 92, [11])
 
 
+def two_flaps_far_apart(c: Cluster) -> Cluster:
+    return c.put("nic.link_downed_per_second", 1 / 15, 65, 66, [11]).put("nic.link_downed_per_second", 1 / 15, 95, 96, [11])
+
+
+def two_flaps_of_a_node(c: Cluster) -> Cluster:
+    for tick in (80, 92):
+        c.put("nic.link_downed_per_second", 1 / 15, tick, tick + 1, list(range(8, 16)))
+    return c
+
+
 def flaps_long_ago(c: Cluster) -> Cluster:
     return c.put("nic.link_downed_per_second", 1 / 15, 2, 8, [11])
 
@@ -135,7 +145,8 @@ def never_synced(c: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize(("detector", "alike"), [
-    ("link_down", never_up), ("link_flap", one_flap), ("link_flap", flaps_long_ago), ("link_slow", storage_nic),
+    ("link_down", never_up), ("link_flap", one_flap), ("link_flap", flaps_long_ago),
+    ("link_flap", two_flaps_far_apart), ("link_flap", two_flaps_of_a_node), ("link_slow", storage_nic),
     ("power_cap", capped), ("power_cap", fleet_wide_limit), ("power_brake", capped), ("power_brake", heat),
     ("memory_pressure", little_left), ("memory_pressure", cache_stalls), ("clock_skew", clock_step),
     ("cpu_starved", busy_everywhere), ("cpu_starved", busy_minute), ("exporter_stale", slow_cycle), ("exporter_stale", idle), ("exporter_stale", whole_watts),
@@ -172,6 +183,14 @@ def test_three_flaps_are_found_by_whatever_tells(told: Callable[[Cluster], Clust
     found = faulty(told(cluster), "link_flap")
     expected = f"nic:n001/{'mlx5_3/1' if nic == 'rdma' else 'eth3'}"
     assert found == ([] if told is kernel_lines and nic == "ethernet" else [expected])
+
+
+def test_a_port_that_flaps_again_within_minutes_is_found() -> None:
+    """Twice in five minutes, alone on its node and under a job."""
+    cluster = Cluster()
+    for tick in (80, 92):
+        cluster.put("nic.link_downed_per_second", 1 / 15, tick, tick + 1, [11])
+    assert faulty(cluster, "link_flap") == ["nic:n001/mlx5_3/1"]
 
 
 def test_an_oom_kill_is_told_with_its_line() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from core.types import Event, Verdict
+from core.types import Event, JobState, Verdict
+from core.window import NicPlace
 from detectors.packet_loss import PLUGIN, Params
 from tests.contract.windows import START, Cluster, lose
 
@@ -135,6 +137,44 @@ def test_ports_of_a_leaf_are_each_named() -> None:
     cluster = Cluster(nodes=8).add(NAKS, 3, 50)
     cluster.add(LOST, np.linspace(20, 50, len(columns)), 50, None, columns)
     assert len(faulty(judge(cluster))) == len(columns)
+
+
+def railed(cluster: Cluster, jobs: tuple[JobState, ...] | None = None) -> list[Verdict]:
+    """Judged where NIC i of each node hangs on the leaf of rail i. jobs: others than the one of all nodes."""
+    window = cluster.window()
+    nics = {(t.node or "", t.device or ""): NicPlace(t.node or "", t.device or "", c % 8, f"leaf-r{c % 8}")
+            for c, t in enumerate(window.of_kind("nic"))}
+    return list(PLUGIN.judge(replace(window, topology=replace(window.topology, nics=nics), jobs=jobs or window.jobs), Params()))
+
+
+@pytest.mark.parametrize("nodes", [3, 6])
+@pytest.mark.parametrize("rate", [3.0, 400.0])
+def test_a_leaf_whose_ports_lose_and_repair_alike_is_named_whole(nodes: int, rate: float) -> None:
+    """Each port of the rail loses what comes to it and repairs what it sent: none of them is at fault."""
+    rail = list(range(3, 8 * nodes, 8))
+    found = [v for v in railed(Cluster(nodes=nodes).add(LOST, rate, 50, None, rail).add(NAKS, 0.9 * rate, 50, None, rail)) if v.state == "faulty"]
+    assert [(v.target.device, v.reason) for v in found] == [("mlx5_3/1", "leaf_loses")] * nodes
+
+
+@pytest.mark.parametrize(("rail", "seen", "told"), [
+    ([3, 11, 19], [100, 55, 45], [100, 55, 45]), ([3, 11, 19], [0, 50, 50], [100, 5, 5]),
+    ([3, 11, 19], [100, 5, 5], [10, 55, 45]), ([3, 11, 19, 27, 35], [90, 50, 14, 13, 13], [90, 50, 14, 13, 13]),
+], ids=["loses both ways", "what it sends", "what comes to it", "both ways, of five"])
+def test_a_port_whose_peers_show_the_other_end_is_named_alone(rail: list[int], seen: list[int], told: list[int]) -> None:
+    """It has as much of the traces as all its peers together."""
+    cluster = Cluster(nodes=5)
+    for column, lost, naks in zip(rail, seen, told, strict=True):
+        cluster.add(LOST, lost, 50, None, [column]).add(NAKS, naks, 50, None, [column])
+    assert faulty(railed(cluster)) == [("n000", "mlx5_3")]
+
+
+def test_a_port_elsewhere_is_named_beside_a_leaf() -> None:
+    """Two faults stay two, where no job runs over both."""
+    rail = [3, 11, 19]
+    cluster = Cluster(nodes=6).add(LOST, 50, 50, None, rail).add(NAKS, 45, 50, None, rail)
+    lose(cluster, 29, 50, 200)
+    halves = tuple(replace(cluster.job, id=name, nodes=tuple(nodes)) for name, nodes in (("a", cluster.names[:3]), ("b", cluster.names[3:])))
+    assert faulty(railed(cluster, halves)) == [("n000", "mlx5_3"), ("n001", "mlx5_3"), ("n002", "mlx5_3"), ("n003", "mlx5_5")]
 
 
 def test_retransmits_spread_over_many_name_nobody() -> None:

@@ -26,6 +26,15 @@ def said(cluster: Cluster, detector: str) -> list[tuple[str, str]]:
 
 
 # --- a hang: who never came -----------------------------------------------------------------------------------------------
+def logged() -> Cluster:
+    """The log of rank 0 is all that is known of the ranks, and rank 0 never came."""
+    cluster = watched((0,))
+    cluster.entities["rank"] = (Target("rank", job=JOB, rank=0),)
+    cluster.signals = {n: v[:, :1] if n.startswith("rank.") else v for n, v in cluster.signals.items()}
+    cluster.job = replace(cluster.job, ranks=(0,))
+    return cluster
+
+
 def watched(silent: tuple[int, ...], seq: int = 90, sized: bool = True) -> Cluster:
     """Two nodes hang, and the watchdogs of all ranks but the silent ones speak at once."""
     cluster = hang(Cluster(nodes=2, without=("rank.collective_seq",)), 20)
@@ -43,13 +52,13 @@ def blocked(cluster: Cluster, *nodes: str, at: int = 600) -> Cluster:
 
 
 @pytest.mark.parametrize(("cluster", "key", "reason"), [
-    (watched((4,)), f"rank:{JOB}/4", "never_entered"),
+    (watched((4,)), f"rank:{JOB}/4", "never_entered"), (logged(), f"rank:{JOB}/0", "never_entered"),
     (watched(tuple(range(8, 16))), "node:n001/", "never_entered"),
     (watched((4,), sized=False), f"job:{JOB}/", "watchdog_equal"),
     (watched((4, 12)), f"job:{JOB}/", "watchdog_equal"),
     (watched((4, 5)), f"job:{JOB}/", "watchdog_equal"),
     (watched(()), f"job:{JOB}/", "watchdog_equal"),
-], ids=["one rank", "one node", "size unknown", "on two nodes", "a part of a node", "nobody"])
+], ids=["one rank", "the rank that logs", "one node", "size unknown", "on two nodes", "a part of a node", "nobody"])
 def test_who_never_entered_the_collective_is_named(cluster: Cluster, key: str, reason: str) -> None:
     """Where all others of a job of known size wait in one collective, the rank or the node that says nothing is behind."""
     assert said(cluster, "stalled_loss") == [(key, reason)]
@@ -72,6 +81,25 @@ def test_the_node_with_blocked_tasks_holds_the_job_up(nodes: tuple[str, ...], at
     """Only one node's kernel, and only since the job stopped."""
     cluster = blocked(hang(Cluster(nodes=2, without=("rank.collective_seq",)), 20), *nodes, at=at)
     assert [k for k, _ in said(cluster, "stalled_loss")] == [key]
+
+
+def stuck(*nodes: int, since: int = 40, kernel: tuple[str, ...] = ()) -> Cluster:
+    """A hang after tick 40, and mounts that node_exporter cannot ask since a tick."""
+    cluster = blocked(hang(Cluster(nodes=2, without=("rank.collective_seq",)), 40), *kernel, at=900)
+    cluster.signals["mount.device_error"] = np.zeros((100, 2))
+    for node in nodes:
+        cluster.put("mount.device_error", 1.0, since, None, [node])
+    return cluster
+
+
+@pytest.mark.parametrize(("cluster", "key", "reason"), [
+    (stuck(1), "node:n001/", "mount_silent"), (stuck(1, kernel=("n001",)), "node:n001/", "mount_silent"),
+    (stuck(1, since=24), "node:n001/", "mount_silent"), (stuck(0, 1), f"job:{JOB}/", "no_step"), (stuck(1, since=2), f"job:{JOB}/", "no_step"),
+    (stuck(1, kernel=("n000",)), f"job:{JOB}/", "no_step")],
+    ids=["its mount", "its kernel too", "while its queue lasted", "on all nodes", "long before", "another's kernel"])
+def test_the_node_whose_mount_answers_no_more_holds_the_job_up(cluster: Cluster, key: str, reason: str) -> None:
+    """A stuck mount is told of by node_exporter, on one node and since the job stopped."""
+    assert said(cluster, "stalled_loss") == [(key, reason)]
 
 
 # --- what stands ------------------------------------------------------------------------------------------------------------
@@ -117,6 +145,16 @@ def test_a_limit_that_many_boards_were_given_at_once(nodes: int, clock: float, a
     cluster.put("gpu.power_watts", level + own + rng.uniform(-6, 6, shape), 50, None, columns)
     cluster.put("gpu.sm_clock_hertz", clock + (clock < 1980e6) * 15e6 * rng.integers(-2, 3, shape), 50, None, columns)
     assert len(judge(cluster, "power_cap")) == found
+
+
+def test_boards_at_the_limit_that_they_always_had_are_well() -> None:
+    """Kernels that ask for more bring a job's boards to their limit; that they drew less in a save lowers the mean, not the limit."""
+    cluster = Cluster(without=("gpu.power_limit_watts", "gpu.throttle_reasons_bits", "gpu.thermal_violation_ratio"))
+    rng, columns = cluster.rng("asked for more"), list(range(24))
+    cluster.put("gpu.power_watts", 685.0 + rng.uniform(-12, 12, (60, 24)), 40, None, columns)
+    cluster.put("gpu.sm_clock_hertz", 1815e6 + 15e6 * rng.integers(-2, 3, (60, 24)), 40, None, columns)
+    cluster.put("gpu.power_watts", 480.0, 90, 92, columns).put("gpu.sm_clock_hertz", 1980e6, 90, 92, columns)
+    assert judge(cluster, "power_cap") == []
 
 
 # --- links and slots ----------------------------------------------------------------------------------------------------------

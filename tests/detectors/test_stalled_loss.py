@@ -237,10 +237,27 @@ def test_a_rank_that_is_a_step_behind_is_the_culprit() -> None:
 
 
 def test_several_ranks_equally_behind_are_the_whole_job() -> None:
-    """A node whose ranks are all behind gives no single culprit."""
+    """Some ranks of a node, or of two, that are behind give no single culprit."""
     cluster = hang(Cluster(nodes=3), 50)
-    cluster.add("rank.collective_seq", 3, 50, None, slice(8, 24))
+    cluster.add("rank.collective_seq", 3, 50, None, slice(6, 24))
     assert set(faulty(cluster.window())) == {JOB_KEY}
+
+
+def test_all_ranks_of_one_node_equally_behind_are_the_node() -> None:
+    """What the ranks of a node share (its mount, its host) holds them up together."""
+    cluster = hang(Cluster(nodes=3), 50)
+    cluster.add("rank.collective_seq", 3, 50, None, slice(0, 16))
+    assert faulty(cluster.window()) == {"node:n002/": "seq_behind"}
+
+
+@pytest.mark.parametrize("named", ["node:n001/", f"rank:{JOB}/5"])
+def test_a_job_that_goes_on_clears_whoever_was_behind(named: str) -> None:
+    """Also the node as a whole, and the rank that is known by nothing but the others' watchdogs."""
+    cluster = Cluster(nodes=2)
+    cluster.job = replace(cluster.job, ranks_per_node=8)
+    cluster.events.append(Event(START + 600_000, Target("rank", None, job=JOB, rank=0), "nccl_watchdog", {"rank": 0, "seq": 9}))
+    clear = {v.target.key for v in judge(cluster.window()) if v.state == "clear"}
+    assert named in clear
 
 
 def silent(cluster: Cluster, rank: int, since: int) -> Cluster:
@@ -327,6 +344,14 @@ def test_a_frozen_loss_is_found() -> None:
     cluster = Cluster(nodes=2).put("rank.loss", 2.25, 60)
     assert faulty(cluster.window(66)) == {}
     assert faulty(cluster.window(75)) == {JOB_KEY: "frozen_loss"}
+
+
+@pytest.mark.parametrize("before", [40, 12], ids=["long", "short"])
+def test_a_loss_that_froze_before_is_found_again(before: int) -> None:
+    """A freeze that was mended is no habit of the loss."""
+    cluster = Cluster(nodes=2, ticks=140)
+    cluster.put("rank.loss", 2.25, 20, 20 + before).put("rank.loss", 2.125, 110)
+    assert faulty(cluster.window()) == {JOB_KEY: "frozen_loss"}
 
 
 def test_a_frozen_loss_on_one_rank_names_it() -> None:

@@ -14,7 +14,7 @@ from detectors import exporter_partial, target_down
 from tests.contract import host_plants
 from tests.contract.windows import START, STEP, Cluster, vanish
 
-PROFILED = ("graphics_active_ratio", "tensor_active_ratio")
+PROFILED = ("graphics_active_ratio", "tensor_active_ratio", "sm_active_ratio")
 
 
 def partial(window: Window) -> list[tuple[str, str]]:

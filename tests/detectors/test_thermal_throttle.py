@@ -23,7 +23,7 @@ def judge(cluster: Cluster, upto: int | None = None) -> list[Verdict]:
 
 
 def faulty(verdicts: list[Verdict]) -> list[str]:
-    return sorted(v.target.device for v in verdicts if v.state == "faulty")
+    return sorted(v.target.device for v in verdicts if v.state == "faulty" and v.target.kind == "gpu")
 
 
 def capped(c: Cluster) -> None:
@@ -144,7 +144,7 @@ def test_evidence_has_numbers_and_peers() -> None:
 def test_waiting_gpus_are_clear() -> None:
     """The victims of a throttled GPU draw less power and are called clear, all of them."""
     verdicts = judge(throttle(Cluster(nodes=2), 5, 40, loss=0.4))
-    assert sum(v.state == "clear" for v in verdicts) == 15
+    assert sum(v.state == "clear" and v.target.kind == "gpu" for v in verdicts) == 15
 
 
 def test_idle_gpus_are_unknown() -> None:
@@ -152,3 +152,12 @@ def test_idle_gpus_are_unknown() -> None:
     cluster = Cluster(nodes=2)
     idle(cluster)
     assert {v.target.node for v in judge(cluster)} == {"n001"}
+
+
+@pytest.mark.parametrize(("hot", "found"), [(range(8), ["gpu:GPU-n000-3", "node:n000/"]), (range(3, 5), ["gpu:GPU-n000-3"]),
+                                            (range(32), ["gpu:GPU-n000-3"])], ids=["its node", "its neighbour", "everybody"])
+def test_a_node_of_which_most_gpus_are_hot_is_named_with_the_one_that_slows(hot: range, found: list[str]) -> None:
+    """Fans are the node's: the hottest GPU slows first, and the others of the node are far hotter than those of other nodes."""
+    cluster = throttle(Cluster(without=PHYSICS[2:]), 3, 50)
+    cluster.add(TEMP, 15, 50, None, [c for c in hot if c != 3])
+    assert sorted(v.target.key for v in judge(cluster) if v.state == "faulty") == found

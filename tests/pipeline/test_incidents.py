@@ -116,6 +116,16 @@ def test_table(findings: list[Finding], topology: object, expected: list) -> Non
         assert all(sum(s.probability for s in i.suspects) <= 1 + 1e-9 for i in found)
 
 
+@pytest.mark.parametrize("known", [1, 0], ids=["named-at-once", "a-part-first"])
+def test_a_node_that_a_detector_named_stays_one_incident_when_its_parts_are_found(known: int) -> None:
+    """Its fans fail: the hottest GPU and the node are found, then all of its GPUs; the incident keeps its name."""
+    book, node = IncidentBook(), finding(Target("node", "n1"))
+    book.update(seen(0), [*[node] * known, finding(gpu(1))], ())
+    for i, count in ((1, 1), (2, 5), (3, 8)):
+        book.update(seen(i), [node, *(finding(gpu(1, d)) for d in range(count))], ())
+    assert [(i.scope, None if i.culprit is None else i.culprit.key) for i in book.open()] == [("node", "node:n1/")]
+
+
 def test_failures_far_apart_in_time_are_not_shared() -> None:
     """Three nodes of eight in a rack that fail on different days share nothing."""
     rack = site(cooling=lambda i: "loop", rack=lambda i: "r", leaf=lambda i: "l")
