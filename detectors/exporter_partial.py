@@ -136,8 +136,10 @@ def _lost(window: Window, kind: str, p: Params) -> _Lost:
 
 
 def _after_xid(window: Window, lost: _Lost, p: Params) -> _Lost:
-    """What went with an XID of its GPU is believed sooner."""
-    hit = np.flatnonzero((lost.early & ~lost.gone).any(axis=0))
+    """What went with an XID of its GPU is believed sooner, while other fields of the GPU still come: one that is off the bus loses
+    all at once."""
+    comes = (np.isfinite(lost.last_at) & ~lost.early).any(axis=0)
+    hit = np.flatnonzero((lost.early & ~lost.gone).any(axis=0) & comes)
     if not len(hit):
         return lost
     gone = lost.gone.copy()

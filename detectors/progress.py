@@ -66,7 +66,7 @@ def _read(window: Window, job: JobState) -> Progress:
     seen = np.asarray((~np.isnan(steps) | ~np.isnan(stamps)).any(axis=1), bool)
     first = _first_sample(window, columns)
     moved_rows = np.flatnonzero(moving)
-    moved_at = int(window.times[moved_rows[-1]]) if len(moved_rows) else first
+    moved_at = int(window.times[moved_rows[-1]]) if len(moved_rows) else _unseen(window, first)
     moved_at = _by_stamp(stamps, moved_at, bool(len(moved_rows)), window.end)
     gaps, per_step = _gaps(steps, moving, seen, excused, window.times)
     fresh = np.zeros(len(columns), bool)
@@ -88,6 +88,13 @@ def _first_sample(window: Window, columns: Ints) -> int:
     both = np.concatenate(first)
     both = both[~np.isnan(both)]
     return int(both.max()) if len(both) else 0
+
+
+def _unseen(window: Window, first: int) -> int:
+    """Of a job that was not seen to move: its first sample. Where that lies before a window of moments (logs were read from their
+    start when collecting began), nobody knows what came between: the window's start."""
+    began = int(window.times[0]) if len(window.times) else first
+    return max(first, began) if window.end - began < YOUNG_SECONDS * 1000 else first
 
 
 def _median(values: Floats) -> float:
@@ -121,6 +128,7 @@ def _by_stamp(stamps: Floats, moved_at: int, advanced: bool, end: int) -> int:
     return stamp if abs(stamp - moved_at) <= 120_000 else moved_at
 
 
+YOUNG_SECONDS = 300.0  # a window shorter than this has not seen a job stand
 ABSENT_SECONDS = 120.0  # and three intervals: ranks of which nothing came for so long were not merely missed
 
 

@@ -65,7 +65,7 @@ class Params:
     which there is more in a step. few_ports:
     share of the job's ports that wait to send, port_waits: so many times as much as before and as the others.
     draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down
-    within it slow down together. still: growth
+    within it slow down together; partner: one that is on its way to a drop, by so much of it at least, slows down with it. still: growth
     against the last hours from which an older finding goes on.
     """
 
@@ -100,6 +100,7 @@ class Params:
     draws: float = 0.01
     clocks: float = 0.01
     together_seconds: float = 180.0
+    partner: float = 0.5
     still: float = 0.02
 
 
@@ -112,22 +113,32 @@ class _Slow:
     row: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Slowing:
+    """A job that is not as fast as before, and of which it cannot be told yet whether it is a drop. by: its growth now."""
+
+    by: float
+
+
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each job whose pace is known: slower than it was, or clear."""
     slow: list[_Slow] = []
+    slowing: list[_Slowing] = []
     out: list[Verdict] = []
-    told = 0
     for job in window.jobs:
         pace = job_pace.read(window, job)
         if pace is None:
             continue
         word = _judge_job(window, job, pace, params)
-        told += word is not None
         if isinstance(word, _Slow):
             slow.append(word)
+        elif isinstance(word, _Slowing):
+            slowing.append(word)
         elif word is not None:
             out.append(word)
-    alike = told >= 2 and len(slow) == told and _together(slow, params)
+    # Of jobs that slow down together one is sure before the others are: those that are on their way count, too.
+    others = sum(one.by >= params.partner * max((s.change.growth for s in slow), default=0.0) for one in slowing)
+    alike = not out and len(slow) + others >= 2 and _together(slow, params)
     if not alike:
         out += [_verdict(window, one) for one in slow]
     return log_rules.added(out, window, FAULT, log_rules.SLOW, RULE_SEVERITY)
@@ -138,8 +149,8 @@ def _together(slow: list[_Slow], p: Params) -> bool:
     return max(onsets) - min(onsets) <= p.together_seconds * 1000
 
 
-def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | None:
-    """Clear, slow, or None where it cannot be told."""
+def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | _Slowing | None:
+    """Clear, slow, on its way to it, or None where it cannot be told."""
     if pace.apart > p.lockstep:
         return None
     kinds = [kind for kind in _kinds(window, pace) if len(kind.values)]
@@ -154,13 +165,13 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
         row = int(found.kind.rows[found.drop.at])
         everybody = None if _batch_grew(pace, row, p) else _everybody(window, job, pace, row, found.drop.growth, p)
         if not everybody:  # what is seen to be others' counts against a drop, what cannot be told does not
-            return None if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+            return _Slowing(told[0].recent) if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
         return _Slow(job, pace, found.drop, int(window.times[row]), row)
     if pace.started == 0 and _found_before(window, pace):
         one = told[0]
         return _older(window, job, pace, one.kind.values[-one.last:], one.growth, p)
     if min(one.recent for one in told) >= 0.5 * p.drop:
-        return None  # neither slow nor as fast as before: an open finding stands still
+        return _Slowing(max(one.recent for one in told))  # neither slow nor as fast as before: an open finding stands still
     return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
 
 

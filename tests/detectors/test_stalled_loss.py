@@ -29,6 +29,15 @@ def no_phase(**more: object) -> Cluster:
     return Cluster(nodes=2, phases=False, **more)  # type: ignore[arg-type]
 
 
+def test_a_log_that_is_read_from_its_start_tells_no_hang() -> None:
+    """Minutes of lines come at once with the first tick: the first of them is old, and nobody saw what came between."""
+    cluster = Cluster(nodes=2, phases=False, without=tuple(n for n in no_phase().signals if n.startswith(("gpu.", "nic."))))
+    window = cluster.window(upto=1)
+    blocks = {name: replace(b, first_at=np.where(np.isnan(b.first_at), np.nan, START - 3_600_000.0)) if name.startswith("rank.") else b
+              for name, b in window.blocks.items()}
+    assert faulty(replace(window, blocks=blocks)) == {}
+
+
 # --- what is no hang --------------------------------------------------------------------------------------------------
 def checkpoint() -> Cluster:
     return Cluster(nodes=2).freeze(50, 70).pause(50, 70, power=150, tensor=0.05).phase("checkpoint", 50, 70)

@@ -96,6 +96,15 @@ def test_an_xid_makes_a_missing_field_certain_sooner(xid_of: int, faulty: bool) 
     assert bool(partial(cluster.window())) == faulty
 
 
+@pytest.mark.parametrize("ticks", range(2, 10))
+def test_a_gpu_that_went_after_its_xid_is_gone_and_not_partial(ticks: int) -> None:
+    """Read every 30 s, its last values stand for a while: none of its fields went before the others."""
+    cluster = Cluster(nodes=2, interval=2 * STEP)
+    cluster.events.append(event("xid", 100 - ticks, cluster.entities["gpu"][11], xid=79))
+    vanish(cluster, 11, 100 - ticks).add("exporter.series", -30, 100 - ticks, None, [2])
+    assert partial(cluster.window()) == []
+
+
 def silent_exporter(c: Cluster, at: int) -> None:
     """A recording without collectors of ours, in which one exporter's samples end."""
     for name in [n for n in c.signals if n.startswith("collector.")]:
