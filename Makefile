@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "$(PYTHON) has no ensurepip, so no virtual environment can be made. On Debian or Ubuntu: apt-get install python$$v-venv" >&2; exit 2; fi
 	@echo "Installing into $(VENV) (about a minute) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 install: $(STAMP) ## creates .venv with the greylag command and everything the tests need

@@ -12,7 +12,7 @@ from remediation.kinds import KINDS
 from tests.remediation.storybook import breaks, invent, shorten, tell
 from tests.remediation.worlds import T0
 
-STORIES, LONGER = 250, 9_750
+STORIES, LONGER = 160, 9_840
 PARTS = 10
 
 
