@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
-QUICK_SEED ?= 4100
+QUICK_SEED ?= 4062
 
 .DEFAULT_GOAL := help
 .PHONY: duckdb15 help install demo test check lab bench evaluate evaluate-quick chaos contracts clean
