@@ -109,26 +109,26 @@ def _people(at: int, incidents: Iterable[Incident], pages: dict[str, int], world
 
 def compare_whole(node_days: float, first_seed: int, chances: Chances, policy: Policy, keep: str | None,
                   tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Rows for stretches that make up so many node-days; those that `keep` holds already are not run again."""
-    rows = _kept(keep, chances)
+    """Rows for stretches that make up so many node-days. What went through the whole path and stands in `keep` does not again, whatever
+    scorecard it was held against then: no scorecard decides anything there. Draws are made anew for another scorecard."""
+    rows = _kept(keep)
     count = max(1, -(-int(node_days) // int(NODES * DAYS)))
     for seed in range(first_seed, first_seed + count):
-        if (row := rows.get(seed)) is None:
-            scenario, limits = stretch(seed), limits_for(policy, NODES)
+        scenario, limits, row = stretch(seed), limits_for(policy, NODES), rows.get(seed)
+        if row is None or row.get("scorecard") != chances.sha256:
             drawn = [run_arm(GREYLAG, scenario, chances, limits, tell, draw)["goodput_ratio"] for draw in range(DRAWS)]
-            row = {"whole_path": True, "seed": seed, "nodes": NODES, "days": DAYS, **whole(scenario, limits, tell), "drawn": drawn}
-            rows[seed] = row
+            seen = {"whole_path": True, "seed": seed, "nodes": NODES, "days": DAYS, **whole(scenario, limits, tell)} if row is None else row
+            rows[seed] = row = {**seen, "scorecard": chances.sha256, "drawn": drawn}
             if keep is not None:
-                kept = {"sha256": chances.sha256, "rows": [rows[one] for one in sorted(rows)]}
-                write_whole(Path(keep), json.dumps(kept, indent=1, sort_keys=True) + "\n")
+                write_whole(Path(keep), json.dumps({"rows": [rows[one] for one in sorted(rows)]}, indent=1, sort_keys=True) + "\n")
         yield row
 
 
-def _kept(keep: str | None, chances: Chances) -> dict[int, dict[str, Any]]:
-    """Stretches of an earlier run with the same scorecard."""
+def _kept(keep: str | None) -> dict[int, dict[str, Any]]:
+    """Stretches of an earlier run, by seed."""
     try:
         known = json.loads(Path(keep).read_text(encoding="utf-8")) if keep is not None else {}
-        return {int(row["seed"]): row for row in known["rows"]} if known.get("sha256") == chances.sha256 else {}
+        return {int(row["seed"]): row for row in known["rows"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

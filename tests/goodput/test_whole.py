@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib.resources import files
 
@@ -30,16 +29,16 @@ def test_they_agree_within_the_spread_of_the_draws(whole, agrees):
 
 
 def test_a_stretch_that_is_kept_is_not_run_again(tmp_path, monkeypatch):
-    """A run that was cut off goes on where it stopped; another scorecard begins anew."""
-    chances, policy, ran = read_chances(written(tmp_path)), read_policy(str(ACT)), []
+    """A run that was cut off goes on where it stopped; another scorecard asks for other draws, and for no other whole path."""
+    known, policy, ran, drawn = read_chances(written(tmp_path)), read_policy(str(ACT)), [], []
     monkeypatch.setattr(path, "whole", lambda scenario, policy, tell: ran.append(scenario.seed) or {"goodput_ratio": 0.9, "healthy_nodes_acted_on": 0})
-    monkeypatch.setattr(path, "run_arm", lambda *args: {"goodput_ratio": 0.9})
+    monkeypatch.setattr(path, "run_arm", lambda arm, scenario, *args: drawn.append(scenario.seed) or {"goodput_ratio": 0.9})
     keep = str(tmp_path / "whole.json")
-    for days in (16, 40, 40):
+    for days, chances in ((16, known), (40, known), (40, known), (16, replace(known, sha256="other"))):
         rows = list(path.compare_whole(days, 20_001, chances, policy, keep, print))
     assert ran == [20_001, 20_002, 20_003]
-    assert [r["seed"] for r in rows] == [20_001, 20_002, 20_003]
-    assert json.loads((tmp_path / "whole.json").read_text())["sha256"] == chances.sha256
+    assert drawn == [seed for seed in (20_001, 20_002, 20_003, 20_001) for _ in range(path.DRAWS)]
+    assert [(r["seed"], r["scorecard"]) for r in rows] == [(20_001, "other")]
 
 
 @pytest.mark.evaluate
