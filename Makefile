@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+# Each test starts many processes: without its byte code each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 QUICK_SEED ?= 4062
 
 .DEFAULT_GOAL := help
