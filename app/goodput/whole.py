@@ -57,12 +57,13 @@ def stretch(seed: int, days: float = DAYS) -> Scenario:
 
 def whole(scenario: Scenario, policy: Policy, tell: Callable[[str], None]) -> dict[str, Any]:
     """The scenario through the whole path, Greylag acting. goodput_ratio: productive share of all GPU time."""
-    began = process_cpu_seconds()
+    cpu = process_cpu_seconds()
     world, operations, _ = build_scenario(scenario)
     fallback = Restarting(Stage(world, operations, scenario), REQUEUE_MS, NOTICED_MS)  # type: ignore[arg-type]
     site = VirtualSite(act=True, built=(world, operations), policy=policy)
     seen: dict[str, Any] = {}
-    acted: set[tuple[str, str]] = set()
+    began: set[tuple[str, int]] = set()
+    acted = 0
     ill: dict[str, int] = {}
     pages: dict[str, int] = {}
     tick, told = world.now_ms // TICK_MS * TICK_MS, 0.0
@@ -73,10 +74,11 @@ def whole(scenario: Scenario, policy: Policy, tell: Callable[[str], None]) -> di
         for planted in world.plants.current:
             ill |= {world.nodes[row].name: tick for row in planted.place.rows if planted.present and planted.plugin.fault is not None}
         for action, outcome in commit.actions:
-            node = action.target.node
-            if outcome.state == "PENDING" and on_node(action.kind) and action.incident in seen and node is not None \
-                    and tick - ill.get(node, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS:
-                acted.add((action.incident, node))
+            node, attempt = action.target.node, (action.incident, action.attempt)
+            # As in the months, an attempt is judged when it begins: by the time that it puts its node back it has cured it.
+            if outcome.state == "PENDING" and on_node(action.kind) and action.incident in seen and node is not None and attempt not in began:
+                began.add(attempt)
+                acted += tick - ill.get(node, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS
         fallback.hands_off = frozenset(job for one in seen.values() if one.state == "acting" for job in one.jobs)
         fallback.step(tick)
         _people(tick, seen.values(), pages, world, fallback)
@@ -86,8 +88,8 @@ def whole(scenario: Scenario, policy: Policy, tell: Callable[[str], None]) -> di
             told = done
             tell(f"whole path, seed {scenario.seed}: {done:.0%}")
     return {"goodput_ratio": round(world.goodput.ratio(), 6), "incidents": sum(one.state != "merged" for one in seen.values()),
-            "faults": sum(p.plugin.fault is not None for p in world.faults), "healthy_nodes_acted_on": len(acted),
-            "cpu_seconds": round(process_cpu_seconds() - began, 1)}
+            "faults": sum(p.plugin.fault is not None for p in world.faults), "healthy_nodes_acted_on": acted,
+            "cpu_seconds": round(process_cpu_seconds() - cpu, 1)}
 
 
 def _people(at: int, incidents: Iterable[Incident], pages: dict[str, int], world: World, fallback: Restarting) -> None:
