@@ -13,8 +13,10 @@ a page costs a ticket and not a node:
 - A part of which the world says that no job is on its node slows nobody (`not_worth_it`), nor does a spare hurry that is said to be dead.
 - What slows nothing and kills at once (`marks` in worth.yaml: a dead GPU, memory errors), or leaves marks alone, is no reason to stop a
   job that makes steps minutes after it: nothing is lost by it now, and the job's next stop changes the node for next to nothing.
-  By then it must have stayed for two hours (`STAYS_MS`): a page that is over by itself was none. A job that stood before such a page was
+  By then it must have stayed for two hours (`STAYS_MS`): a page that is over by itself was none. A stop is that in which a node is changed
+  anyhow, or one of half an hour (`STOOD_MS`): a job that failed of its own is back in minutes, and would stand a quarter of an hour for it. A job that stood before such a page was
   opened, or that is on its way back, did not die of it either; where it still stands half an hour later (`STOOD_MS`), it may not start for that part.
+  With a GPU that is off the bus (`bars` in worth.yaml) no job starts: where the job stands, for whatever reason, that node is changed at once.
 - What several such incidents of one job cost together is dealt out in the order of their onsets: each is charged what the job got
   slower by from its own onset to the next one's. Without that a page about a well part is charged with what another part does.
 """
@@ -99,22 +101,28 @@ def survived(tick: Turn, incident: Incident, track: Track, plan: Plan, beside: b
     last = [at for job in jobs if (at := tick.facts.checkpoint(job).progress_at) is not None]
     if not jobs or len(last) < len(jobs):
         return None
-    if max(last) - incident.onset_at > SURVIVED_MS:
-        stands = beside or at_rest(tick, incident, track)
+    rests, comes, after = at_rest(tick, incident, track), starts(tick, jobs, incident), max(last) - incident.onset_at
+    if incident.fault in numbers()["bars"] and (beside or (rests and not comes and after <= SURVIVED_MS)):
+        return None
+    if after > SURVIVED_MS:
+        # Alone it would make a short stop long: a job that crashed of its own data is back within minutes.
+        stands = beside or (rests and tick.at - max(last) >= STOOD_MS)
         return None if stands and tick.at - incident.onset_at >= STAYS_MS else "not_worth_it"
     # Of a job that stands for a known cause, what came later is not another one.
-    before, age = max(last) < incident.onset_at - (MAKES_MS if beside else PAUSE_MS), tick.at - incident.onset_at
-    if (before and age < (STAYS_MS if beside else STOOD_MS)) or (age < STOOD_MS and starts(tick, jobs)):
+    before, age = -after > (MAKES_MS if beside else PAUSE_MS), tick.at - incident.onset_at
+    if (before and age < (STAYS_MS if beside else STOOD_MS)) or comes:
         return "being_weighed"
     paces = {job: tick.facts.step_seconds(job, tick.at - 60_000, tick.at) for job in jobs}
     makes = all(pace is not None and tick.at - at <= max(MAKES_MS, MAKES_STEPS * 1000 * pace) for at, pace in zip(last, paces.values(), strict=True))
-    return "being_weighed" if makes and not at_rest(tick, incident, track) else None
+    return "being_weighed" if makes and not rests else None
 
 
-def starts(tick: Turn, jobs: Iterable[str]) -> bool:
-    """One of the jobs is on its way back and makes no steps yet."""
+def starts(tick: Turn, jobs: Iterable[str], incident: Incident) -> bool:
+    """One of the jobs is on its way back and makes no steps yet: since less than STOOD_MS, or since the incident's onset where nobody
+    knows when it was started. To stop it for a mark would make two stops of one."""
     known = (tick.facts.job(job) for job in jobs)
-    return any(state is not None and state.end is None and state.phase in ON_ITS_WAY for state in known)
+    return any(state is not None and state.end is None and state.phase in ON_ITS_WAY
+               and tick.at - (incident.onset_at if state.start is None else state.start) < STOOD_MS for state in known)
 
 
 def at_rest(tick: Turn, incident: Incident, track: Track) -> bool:

@@ -59,8 +59,9 @@ NOT_SHOWN_ON: Mapping[tuple[str, str], str] = {
     ("spine_path_lost", "roce"): "the switches hash each flow onto a path and tell no host which: no page of a node knows its spine",
     ("spine_path_lost", "infiniband"): "the subnet manager sets the paths and tells no host which: no page of a node knows its spine",
 }
-# A run that diverged stays so until it starts from an older state: another fault of its loss could not be told from that one.
-STAYS = frozenset({"loss_divergence"})
+# A run that diverged stays so until it starts from an older state: another fault of its loss could not be told from that one, and when
+# that is over the first is still there, and is rightly told of again.
+STAYS, OF_THE_LOSS = frozenset({"loss_divergence"}), frozenset({"loss_spike", "nonfinite_loss"})
 # Memory that somebody holds beside a running job may be a second program's; it is told when the job has ended.
 ENDS_ITS_RUN, END_AFTER_SECONDS = "gpu_memory_leaked", (30.0, 120.0)
 ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
@@ -277,7 +278,7 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
             slow = plugin.fault in SLOW
             spans = (0, 1) if slow else (period,)
             free = not (slow and period) and all(draft.names[p][str(plugin.fault)] < _most(plugin) for p in spans)
-            stays = bool(taken) and taken[-1].plant in STAYS and plugin.fault == plugins[taken[-1].plant].fault
+            stays = bool(taken) and taken[-1].plant in STAYS and plugin.fault in OF_THE_LOSS
             rolls = plugin.fault in ROLLS_OUT and draft.names[period][f"plug-in {plugin.name}"] > 0
             if own != (lane == 0) or "inference" in plugin.needs or not free or stays or rolls:
                 continue

@@ -15,7 +15,7 @@ from app.goodput.errands import Errands
 from core.types import Target
 from fleet.eventstep import EventWorld, RateJob, part_of
 from fleet.job import Job
-from fleet.plants import Planted
+from fleet.plants import NEVER, Planted
 from fleet.running import Running
 
 Steps = Sequence[tuple[str, Target]]
@@ -82,7 +82,8 @@ class Restarting:
             self._room(job, at)
             if job.alive or job.state in ("done", "queued") or name in self.errands.running:
                 self._failed.pop(name, None)
-            elif at >= self._failed.setdefault(name, at) + self.patience_ms and not self._busy(name):
+                self.errands.stranded.pop(name, None)
+            elif at >= min(self._failed.setdefault(name, at) + self.patience_ms, self.errands.stranded.get(name, NEVER)) and not self._busy(name):
                 self.errands.begin(name, self._restart(job), at)
             if job.alive and self.notices_ms is not None:
                 self._notice(job, at, self.notices_ms)

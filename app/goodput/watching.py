@@ -96,7 +96,7 @@ class Told:
         if job not in self.known:
             running = self.event.world.jobs.get(job)
             self.known[job] = None if running is None else JobState(
-                job, running.phase, tuple(self.event.world.nodes[n].name for n in running.nodes))
+                job, running.phase, tuple(self.event.world.nodes[n].name for n in running.nodes), start=running.started_ms)
         return self.known[job]
 
     def checkpoint(self, job: str) -> Checkpoint:

@@ -47,6 +47,16 @@ def test_a_dead_gpu_is_replaced_and_the_job_goes_on(arm):
     assert planted.place.rows[0] not in event.world.jobs["pretrain"].nodes
 
 
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_a_node_that_dies_while_another_is_changed_is_changed_as_well(arm):
+    """The job is started once in vain and not again and again: whoever started it looks what it died of."""
+    event, _ = left(ARMS[arm], quiet(8, 0.5, *[replace(DEAD, node=node, device="0", at=at) for node, at in (("n01", "60m"), ("n02", "62m"))]))
+    job = event.world.jobs["pretrain"]
+    assert job.alive
+    assert not {p.place.rows[0] for p in event.world.faults} & set(job.nodes)
+    assert job.run <= 4
+
+
 def test_people_take_longer_than_a_script_and_a_script_longer_than_an_oracle():
     """The same dead GPU, the same fleet."""
     ratios = {arm: left(ARMS[arm], quiet(8, 0.5, DEAD))[0].world.goodput.ratio() for arm in ARMS}

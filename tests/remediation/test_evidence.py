@@ -106,23 +106,23 @@ MINUTE = 60_000
 SPENT = Target("gpu", "n2", "0", "GPU-2", "train", 8)
 
 
-def marked(last, age, phase="train", led=False):
-    """A page about memory that is spent on n2, `age` minutes old, whose job made its last step `last` minutes after the onset (None = it
+def marked(last, age, phase="train", led=False, fault="row_remap_failure"):
+    """A page about memory that is spent (or another fault) on n2, `age` minutes old, whose job made its last step `last` minutes after the onset (None = it
     goes on): the nodes that were replaced within five ticks, and the reason that holds the page back. led: the job stands for n1."""
-    text = REPLACES.replace("thermal_throttle", "row_remap_failure")
+    text = REPLACES.replace("thermal_throttle", fault)
     owner = Owner(policy(text), cluster(spares=3))
-    owner.facts.jobs = {"train": JobState("train", phase)}
+    owner.facts.jobs = {"train": JobState("train", phase, start=T0 - 3 * MINUTE if phase == "init" else None)}
     if last is not None:
         owner.facts.steps = [(0, 2.0), (T0 - (age - last) * MINUTE, None)]
     onset = T0 - age * MINUTE
     if led:
         owner.open(incident("inc-0", "gpu_lost", culprit=DEAD, findings=("fnd-1",)))
-    owner.open(incident(fault="row_remap_failure", culprit=SPENT, findings=("fnd-2",), onset_at=onset, opened_at=onset))
+    owner.open(incident(fault=fault, culprit=SPENT, findings=("fnd-2",), onset_at=onset, opened_at=onset))
     owner.world.lasts = {"drain": 15, "replace": 60, "resume_job": 15}
     for _ in range(14 if led else 5):
         at = owner.at if last is None else onset + last * MINUTE
         owner.facts.saves = {"train": Checkpoint(onset - 5 * MINUTE, 10.0, 1800.0, at)}
-        owner.facts.findings = [finding(owner.at, "gpu_lost", DEAD, "fnd-1"), finding(owner.at, "row_remap_failure", SPENT, "fnd-2")]
+        owner.facts.findings = [finding(owner.at, "gpu_lost", DEAD, "fnd-1"), finding(owner.at, fault, SPENT, "fnd-2")]
         owner.tick()
     return [a.target.node for a in owner.world.order if a.kind == "replace" and a.target.node == "n2"], owner.state()[1]
 
@@ -133,6 +133,8 @@ def marked(last, age, phase="train", led=False):
     pytest.param(0, 3, "train", False, True, id="it hangs since the onset"),
     pytest.param(20, 30, "done", False, False, id="it died twenty minutes later, of something else"),
     pytest.param(20, 180, "done", False, True, id="it stands, and the mark has been there for three hours"),
+    pytest.param(170, 180, "done", False, False, id="it has just failed of something else and will be back in minutes"),
+    pytest.param(-10, 40, "init", False, False, id="it is on its way back"),
     pytest.param(-10, 5, "done", False, False, id="it stood before"),
     pytest.param(-10, 40, "done", False, True, id="it stood before, and still does"),
     pytest.param(100, 180, "done", True, True, id="it stands for another node, and the mark stays"),
@@ -143,3 +145,14 @@ def test_what_kills_at_once_or_leaves_marks_is_no_reason_to_stop_a_job_that_make
     nodes, reason = marked(last, age, phase, led)
     assert bool(nodes) is replaced, reason
     assert replaced or reason in ("not_worth_it", "being_weighed")
+
+
+@pytest.mark.parametrize(("last", "age", "phase", "led", "replaced"), [
+    pytest.param(None, 600, "train", False, False, id="the job goes on"),
+    pytest.param(-10, 5, "done", False, True, id="it stood before"),
+    pytest.param(-10, 5, "done", True, True, id="it stands for another node"),
+])
+def test_a_gpu_off_the_bus_is_changed_as_soon_as_its_job_stands(last, age, phase, led, replaced):
+    """No job starts on its node: without that the next start would fail of it."""
+    nodes, reason = marked(last, age, phase, led, "gpu_lost")
+    assert bool(nodes) is replaced, reason
