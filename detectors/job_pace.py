@@ -43,7 +43,7 @@ class Pace:
     of all steps between a row and the one before, by the counter of steps; single: step tells single
     steps (else it is span). usual: the usual
     step time. started: row at which the run began (0 where the window does not show it). settled: the ticks of the present run, steps
-    finished or not, from whose readings of parts no pause is `SETTLES_SECONDS` or less away, ascending."""
+    finished or not, from whose readings of parts no pause and none of its first steps is `SETTLES_SECONDS` or less away, ascending."""
 
     columns: Ints
     some: Ints
@@ -115,7 +115,7 @@ def _read(window: Window, job: JobState) -> Pace | None:
     if np.isnan(token).all():
         token = stats.ratio(step, _level_of_ranks(stats.cut(window.values("rank.batch_samples"), rows, some)))
     usual = float(stats.median(step)) if len(step) else float("nan")
-    return Pace(columns, some, rows, step, token, span, single, apart, usual, started, _settled(window, idle, started))
+    return Pace(columns, some, rows, step, token, span, single, apart, usual, started, _settled(window, idle, rows, started))
 
 
 def _level_of_ranks(values: Floats) -> Floats:
@@ -164,8 +164,10 @@ def _around(idle: Bools) -> Bools:
     return out
 
 
-def _settled(window: Window, idle: Bools, started: int) -> Ints:
+def _settled(window: Window, idle: Bools, rows: Ints, started: int) -> Ints:
     reach = window.ticks(SETTLES_SECONDS)
+    if started and len(rows):  # the first steps of a run are no measure, nor is what is still shown of them
+        started = int(rows[0]) + reach
     paused = np.concatenate([[0], np.cumsum(idle)])
     ticks = np.arange(started, len(idle))
     near = paused[np.minimum(ticks + reach + 1, len(idle))] - paused[np.maximum(ticks - reach, 0)]

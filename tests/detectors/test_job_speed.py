@@ -377,6 +377,18 @@ def test_jobs_that_slow_down_together_are_nobodys_fault() -> None:
     assert (together, says(throughput_drop, replace(window(c), jobs=(first, second)))) == ([], ["job:a/"])
 
 
+def test_what_is_shown_of_a_runs_first_steps_is_no_past_of_its_parts() -> None:
+    """Readings of parts count from when those of the first steps are no longer shown; all count where the window shows no start."""
+    c = timed()
+    whole = job_pace.read(window(c), c.job)
+    c.add("rank.step", -500, 40)
+    pace = job_pace.read(window(c), c.job)
+    assert whole is not None
+    assert pace is not None
+    assert whole.settled[0] == 0
+    assert (pace.started, pace.settled[0]) == (40, pace.rows[0] + 3)
+
+
 def test_a_drop_older_than_the_window_goes_on() -> None:
     """While its last minutes are left out of the past, the job is compared with the hours before."""
     w = window(slow_down(timed(), 0, 0.2))
