@@ -25,7 +25,7 @@ from core.window import Window
 from detectors import job_pace, log_rules, mean_power, pace_levels, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.pace_levels import Drop
-from detectors.stats import Ints
+from detectors.stats import Bools, Ints
 
 FAULT = "throughput_drop"
 # What shows how long a GPU was busy, best first; of a large job so many GPUs tell.
@@ -115,9 +115,11 @@ class _Slow:
 
 @dataclass(frozen=True, slots=True)
 class _Slowing:
-    """A job that is not as fast as before, and of which it cannot be told yet whether it is a drop. by: its growth now."""
+    """A job that is not as fast as before, and of which it cannot be told yet whether it is a drop. by: its growth now; onset: ms,
+    None where no moment can be told yet."""
 
     by: float
+    onset: int | None = None
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -136,17 +138,21 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             slowing.append(word)
         elif word is not None:
             out.append(word)
-    # Of jobs that slow down together one is sure before the others are: those that are on their way count, too.
-    others = sum(one.by >= params.partner * max((s.change.growth for s in slow), default=0.0) for one in slowing)
-    alike = not out and len(slow) + others >= 2 and _together(slow, params)
-    if not alike:
+    if not _together(slow, slowing, params) or out:
         out += [_verdict(window, one) for one in slow]
     return log_rules.added(out, window, FAULT, log_rules.SLOW, RULE_SEVERITY)
 
 
-def _together(slow: list[_Slow], p: Params) -> bool:
+def _together(slow: list[_Slow], slowing: list[_Slowing], p: Params) -> bool:
+    """Two or more jobs slow down at one moment. Of them one is sure before the others are: those that are on their way count, too,
+    unless it is known that they began at another time."""
+    if not slow:
+        return False
     onsets = [one.onset for one in slow]
-    return max(onsets) - min(onsets) <= p.together_seconds * 1000
+    first, last, reach = min(onsets), max(onsets), int(p.together_seconds * 1000)
+    least = p.partner * max(one.change.growth for one in slow)
+    others = [o for o in slowing if o.by >= least and (o.onset is None or last - reach <= o.onset <= first + reach)]
+    return len(slow) + len(others) >= 2 and last - first <= reach
 
 
 def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | _Slowing | None:
@@ -160,19 +166,35 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
         fresh = pace.started > 0 and any(len(kind.values) >= pace_levels.LEAST for kind in kinds)
         return Verdict(job_pace.part(job), FAULT, "clear", reason="new_run") if fresh else None
     found = next((one for one in told if one.drop is not None), None)
-    # What spans show and single steps deny (a pause that nobody named is in a span) is no drop.
-    if found is not None and found.drop is not None and told[0].growth >= 0.5 * p.drop:
-        row = int(found.kind.rows[found.drop.at])
-        everybody = None if _batch_grew(pace, row, p) else _everybody(window, job, pace, row, found.drop.growth, p)
+    if found is not None and found.drop is not None and not _denied(told[0], found, p):
+        change, row = found.drop.change, int(found.kind.rows[found.drop.change.at])
+        onset, past = int(window.times[row]), _past(window, found.kind, found.drop)
+        everybody = None if _batch_grew(pace, row, past, p) else _everybody(window, job, pace, row, past, change.growth, p)
         if not everybody:  # what is seen to be others' counts against a drop, what cannot be told does not
-            return _Slowing(told[0].recent) if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
-        return _Slow(job, pace, found.drop, int(window.times[row]), row)
+            return _Slowing(told[0].recent, onset) if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+        return _Slow(job, pace, change, onset, row)
     if pace.started == 0 and _found_before(window, pace):
         one = told[0]
         return _older(window, job, pace, one.kind.values[-one.last:], one.growth, p)
     if min(one.recent for one in told) >= 0.5 * p.drop:
         return _Slowing(max(one.recent for one in told))  # neither slow nor as fast as before: an open finding stands still
     return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+
+
+def _denied(single: _Told, found: _Told, p: Params) -> bool:
+    """What spans show and single steps deny is no drop: the job is as fast as before (a pause that nobody named is in a span), or was so for
+    a while since the drop began (two slow spells run into one where each span is rough)."""
+    if single.growth < 0.5 * p.drop:
+        return True
+    return single is not found and found.drop is not None and any(row >= found.kind.rows[found.drop.change.at] for row in single.fast)
+
+
+def _past(window: Window, kind: _Kind, drop: Drop) -> Bools:
+    """bool[tick]: before the drop, without the earlier times that were about as slow: what did less or waited more in them is no measure."""
+    out = np.arange(len(window.times)) < kind.rows[drop.change.at]
+    for first, stop in drop.spells:
+        out[kind.rows[first]:kind.rows[stop - 1] + 1] = False
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,13 +209,15 @@ class _Kind:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Told:
     """What values tell. drop: how the job became slower, None = it did not. last: how many are the present; growth,
-    recent: of the present, and of its newer half, against the fastest level of the past."""
+    recent: of the present, and of its newer half, against the fastest level of the past. fast: rows at which a level about as fast
+    as that began."""
 
     kind: _Kind
-    drop: Change | None
+    drop: Drop | None
     last: int
     growth: float
     recent: float
+    fast: tuple[int, ...] = ()
 
 
 def _kinds(window: Window, pace: Pace) -> list[_Kind]:
@@ -227,10 +251,12 @@ def _judge_values(window: Window, pace: Pace, kind: _Kind, p: Params) -> _Told |
     drop = None
     if now >= (1.0 + p.drop) * fastest:
         drop = _slower(window, kind, known, last, p)
-    return _Told(kind, drop, last, now / fastest - 1.0, newest / fastest - 1.0)
+    again = tuple(int(kind.rows[one.start]) for one, seconds in zip(known, lasted, strict=True)
+                  if seconds >= p.past_seconds and one.value < (1.0 + 0.5 * p.drop) * fastest)
+    return _Told(kind, drop, last, now / fastest - 1.0, newest / fastest - 1.0, again)
 
 
-def _slower(window: Window, kind: _Kind, known: list[pace_levels.Level], last: int, p: Params) -> Change | None:
+def _slower(window: Window, kind: _Kind, known: list[pace_levels.Level], last: int, p: Params) -> Drop | None:
     """The drop that began first, of those since which the job was slow all the time."""
     best: Drop | None = None
     for one in pace_levels.drops(kind.values, known, last, kind.spans, 0.5 * p.drop):
@@ -238,7 +264,7 @@ def _slower(window: Window, kind: _Kind, known: list[pace_levels.Level], last: i
             continue
         if one.change.growth >= _needed(window, kind, one, p) and not _alternates(window, kind, one, p):
             best = one
-    return None if best is None else best.change
+    return best
 
 
 def _seconds(window: Window, kind: _Kind, a: int, b: int) -> float:
@@ -274,24 +300,24 @@ def _alternates(window: Window, kind: _Kind, one: Drop, p: Params) -> bool:
     return len(spells) > 1 or any(s < p.spell_seconds and lasts < 2.0 * s for s in spells)
 
 
-def _batch_grew(pace: Pace, row: int, p: Params) -> bool:
+def _batch_grew(pace: Pace, row: int, past: Bools, p: Params) -> bool:
     """Tokens a second did not fall with the steps: there is more in a step."""
-    before, after = pace.token[pace.rows < row], pace.token[pace.rows >= row]
+    before, after = pace.token[past[pace.rows]], pace.token[pace.rows >= row]
     before, after = before[~np.isnan(before)], after[~np.isnan(after)]
     if len(before) < 3 or len(after) < 3:
         return False
     return bool(job_pace.level_of(after) < (1.0 + p.drop * 2 / 3) * job_pace.level_of(before))
 
 
-def _everybody(window: Window, job: JobState, pace: Pace, row: int, growth: float, p: Params) -> bool | None:
+def _everybody(window: Window, job: JobState, pace: Pace, row: int, past: Bools, growth: float, p: Params) -> bool | None:
     """Most of the growth is everybody's, as far as the trainer tells what a step consists of, or else the GPUs; False where they show that
     it is not, None where it may not be.
 
     Everybody's are the usual rank's computing and waiting for data, and what the rank that waits least spends in
     collectives: the exchange itself.
     """
-    before, after = pace.rows[pace.rows < row], pace.rows[pace.rows >= row]
-    calm = pace.settled[pace.settled < row], pace.settled[pace.settled >= row]
+    before, after = pace.rows[past[pace.rows]], pace.rows[pace.rows >= row]
+    calm = pace.settled[past[pace.settled]], pace.settled[pace.settled >= row]
     if _few_ports_wait(window, job, before, after, p) or _at_the_limit(window, job, *calm, p):
         return None
 

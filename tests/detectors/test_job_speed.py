@@ -377,6 +377,52 @@ def test_jobs_that_slow_down_together_are_nobodys_fault() -> None:
     assert (together, says(throughput_drop, replace(window(c), jobs=(first, second)))) == ([], ["job:a/"])
 
 
+def two_jobs(*slow: tuple[int, object, float]) -> Window:
+    """Each job has 16 ranks; slow: (from which tick, which ranks, by how much they compute longer) of the first and the second."""
+    clusters = [work_more(timed(), columns, start, factor) for start, columns, factor in slow]
+    c = clusters[0]
+    for name, values in c.signals.items():
+        if name.startswith("rank."):
+            c.signals[name] = np.concatenate([values[:, :16], clusters[1].signals[name][:, 16:]], axis=1)
+    jobs = tuple(replace(c.job, id=name, ranks=tuple(range(16 * i, 16 * i + 16))) for i, name in enumerate("ab"))
+    return replace(window(c, AT + 24), jobs=jobs)
+
+
+@pytest.mark.parametrize(("first", "second", "said"), [
+    ((AT, slice(None), 1.2), (AT + 2, slice(16, 18), 1.2), []),
+    ((AT, slice(None), 1.2), (AT - 30, slice(16, 18), 1.2), ["job:a/"]),
+    ((AT, slice(None), 1.2), (AT + 2, slice(16, 18), 1.05), ["job:a/"]),
+    ((AT, slice(0, 2), 1.2), (AT + 2, slice(16, 18), 1.2), []),
+], ids=["one of them not sure", "long before", "by far less", "neither is sure"])
+def test_a_job_that_is_on_its_way_slows_down_with_another(first: tuple[int, object, float], second: tuple[int, object, float],
+                                                          said: list[str]) -> None:
+    """Unless it is known that it began at another time, or for what little it lost."""
+    assert says(throughput_drop, two_jobs(first, second)) == said
+
+
+@pytest.mark.parametrize(("tensor", "said"), [(0.5, [f"job:{JOB}/"]), (1.0, [])], ids=["it fell", "it rose"])
+def test_what_gpus_do_is_compared_with_the_past_in_which_the_job_was_fast(tensor: float, said: list[str]) -> None:
+    """A slow spell of the past, in which GPUs did half, is no measure: since the change they do as much as when the job was fast (a
+    drop), or more (there is more in a step)."""
+    c = work_more(work_more(timed(), slice(None), 5, 2.0, 40), slice(None), AT + 5, 1.3)
+    c.without = PARTS_OF_A_STEP
+    c.signals["gpu.tensor_active_ratio"][5:40] *= 0.5
+    c.signals["gpu.tensor_active_ratio"][AT + 5:] *= 0.9 if said else 1.12
+    assert says(throughput_drop, window(c, AT + 29)) == said
+
+
+@pytest.mark.parametrize(("well", "said"), [(True, []), (False, [f"job:{JOB}/"])], ids=["well in between", "slow since"])
+def test_a_drop_of_means_that_single_steps_deny_is_none(well: bool, said: list[str]) -> None:
+    """By the counter of steps the job is slow since the 40th tick; by its single steps it was well again in between."""
+    c = work_more(timed(), slice(None), 40, 1.3)
+    if well:
+        c = work_more(c, slice(None), 58, 1 / 1.3, 85)
+    done = np.cumsum(STEP / np.where(np.arange(c.ticks) < 40, 3.3, 4.0))
+    c.signals["rank.step"] = np.tile(1000 + np.floor(done)[:, None], (1, c.width("rank")))
+    c.without = (*PARTS_OF_A_STEP, "rank.last_step_timestamp_seconds")
+    assert says(throughput_drop, window(c, 112)) == said
+
+
 def test_what_is_shown_of_a_runs_first_steps_is_no_past_of_its_parts() -> None:
     """Readings of parts count from when those of the first steps are no longer shown; all count where the window shows no start."""
     c = timed()
