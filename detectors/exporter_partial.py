@@ -52,17 +52,17 @@ class Params:
     """Sources: signals.md §0 fact 10 and §2 (a blank field omits its line; an empty page while it reloads); DCGM issue 202 (a
     field stays blank after an XID until the reader restarts); our judgement for the rest.
 
-    missed_intervals: readings in a row without a field. gone_seconds: at least; two missed cycles of the exporter are 60 s.
-    settle_seconds: after a restart or a failed reading of any exporter of the node nothing is said. broken_seconds: how long
-    pages must be empty or broken. node_share: of a node's GPUs, from which it is the node's exporter. renamed_share: of the
+    missed_intervals: readings in a row without a field; at the second tick of the hold mostly one more. gone_seconds: at least; two missed
+    cycles of the exporter are 60 s. settle_seconds: after a restart or a failed reading of any exporter of the node nothing is said. broken_seconds: how long
+    pages must be empty or broken; with the hold a minute, and one that has started shows nothing until its first cycle (30 s). node_share: of a node's GPUs, from which it is the node's exporter. renamed_share: of the
     series that are gone, by how much a page must be shorter; renamed_min: for so many and more. xid_seconds: an XID within
     this time of a field's end is its cause, and then two readings and early_seconds are enough.
     """
 
-    missed_intervals: float = 4.0
+    missed_intervals: float = 2.0
     gone_seconds: float = 60.0
     settle_seconds: float = 120.0
-    broken_seconds: float = 60.0
+    broken_seconds: float = 45.0
     node_share: float = 0.6
     renamed_share: float = 0.5
     renamed_min: int = 4
@@ -124,7 +124,8 @@ def _lost(window: Window, kind: str, p: Params) -> _Lost:
     ages = np.stack([b.age_seconds for b in blocks])
     interval = np.stack([np.where(np.isnan(b.interval_seconds), float(window.step_seconds), b.interval_seconds) for b in blocks])
     first = np.stack([b.first_at for b in blocks])
-    here = np.asarray((ages <= np.maximum(2.5 * interval, 30.0)).any(axis=0))
+    # No field counts as gone while it still tells that the part is there: one of which all went at once is no page in part.
+    here = np.asarray((ages <= np.maximum(p.missed_intervals * interval, 30.0)).any(axis=0))
     if kind == "gpu":
         here |= window.block("gpu.xid").fresh()
     last_at = window.end - 1000.0 * ages

@@ -25,13 +25,13 @@ class Params:
     """Sources: core/xids.yaml; NVSentinel #155 and dcgm-exporter #348 (a GPU off the bus has no metric of its own).
 
     fatal_by: whose list of fatal codes counts. worked_seconds: work after which a log line is over; our judgement.
-    missed_intervals: scrapes in a row without the GPU. gone_seconds: at least; two missed cycles of the exporter are 60 s. One that
+    missed_intervals: scrapes in a row without the GPU: at the third its newest sample is just as old. gone_seconds: at least; two missed cycles of the exporter are 60 s. One that
     is shown so long after its line is well.
     """
 
     fatal_by: str = "nvidia"
     worked_seconds: float = 600.0
-    missed_intervals: float = 4.0
+    missed_intervals: float = 2.9
     gone_seconds: float = 60.0
 
 

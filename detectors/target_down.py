@@ -30,15 +30,16 @@ SITE = Target("collector", device="all targets")
 class Params:
     """Sources: our judgement, by how long things take: an exporter restarts within a minute, a node boots within ten.
 
-    down_seconds, missed_intervals: how long an exporter must not answer, both. node_seconds: the same for all of a node's.
+    down_seconds, missed_intervals: how long an exporter must not answer, both, from the first reading that failed: two intervals on the
+    third one fails, whatever the interval. node_seconds: the same for all of a node's.
     silent_seconds: the same in a recording that does not say whether it was asked: a hole is often the recorder's own.
     site_share, site_nodes: from this share of the nodes (and so many), all silent at once, the collector is the suspect.
     kind_share, kind_nodes: the same of the exporters of one kind; moments_seconds: within which most of them stopped (two
     readings a minute apart).
     """
 
-    down_seconds: float = 75.0
-    missed_intervals: float = 4.0
+    down_seconds: float = 60.0
+    missed_intervals: float = 2.0
     node_seconds: float = 600.0
     silent_seconds: float = 900.0
     site_share: float = 0.8
@@ -52,7 +53,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each node with a target that answers or did."""
     if not len(window.times) or not window.of_kind("exporter"):
         return []
-    found = exporters_of(window, params.missed_intervals, params.down_seconds)
+    found = exporters_of(window)
     refused, silent = found.state == DOWN, _silent(window, found)
     down = refused | silent
     since = np.where(silent, window.end - 1000.0 * np.where(np.isfinite(found.age_seconds), found.age_seconds, 0.0), found.since)

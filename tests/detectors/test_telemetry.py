@@ -10,7 +10,7 @@ import pytest
 
 from core.types import Event, Target
 from core.window import Window
-from detectors import exporter_partial, target_down
+from detectors import exporter_partial, gpu_lost, target_down
 from tests.contract import host_plants
 from tests.contract.windows import START, STEP, Cluster, vanish
 
@@ -164,3 +164,43 @@ def test_a_node_out_of_service_is_not_missed(state: str) -> None:
     window = host_plants.stop_exporter(Cluster(), 1, 60).window()
     places = {**window.topology.places, "n001": replace(window.topology.places["n001"], state=state)}
     assert down(replace(window, topology=replace(window.topology, places=places))) == []
+
+
+# (seconds between readings, ticks of 15 s since the first one that lacked it, readings that lacked it, told)
+READINGS = [(15, 3, 4, False), (15, 4, 5, True), (30, 2, 2, False), (30, 4, 3, True), (60, 4, 2, False), (60, 8, 3, True)]
+
+
+@pytest.mark.parametrize(("interval", "ticks", "readings", "told"), READINGS)
+def test_three_readings_and_a_minute_tell_a_target_that_is_down(interval: int, ticks: int, readings: int, told: bool) -> None:
+    """However far apart its readings are, an exporter may restart: the third in a row that fails tells, a minute on at the earliest."""
+    assert ticks * STEP // interval + 1 == readings
+    cluster = host_plants.stop_exporter(Cluster(ticks=101, interval=interval), 1, 100 - ticks)
+    assert bool(down(cluster.window())) == told
+
+
+@pytest.mark.parametrize(("interval", "ticks", "told"), [(15, 3, False), (15, 4, True), (30, 2, False), (30, 4, True)])
+def test_fields_that_three_pages_lack_are_gone(interval: int, ticks: int, told: bool) -> None:
+    """A page that is read each 30 s need not lack them for longer than one that is read each 15 s."""
+    cluster = host_plants.drop_fields(Cluster(ticks=101, interval=interval), [11], 100 - ticks)
+    assert bool(partial(cluster.window())) == told
+
+
+@pytest.mark.parametrize("interval", [15, 30, 60])
+def test_a_gpu_that_goes_as_a_whole_is_never_a_page_in_part(interval: int) -> None:
+    """At no tick after its end, however far apart the readings are."""
+    for ticks in range(1, 30):
+        assert partial(vanish(Cluster(nodes=2, ticks=101, interval=interval), 11, 100 - ticks).window()) == [], ticks
+
+
+@pytest.mark.parametrize(("interval", "ticks", "told"), [(15, 3, False), (15, 4, True), (30, 4, False), (30, 6, True)])
+def test_a_gpu_that_three_pages_lack_is_lost(interval: int, ticks: int, told: bool) -> None:
+    """While its siblings are shown."""
+    window = vanish(Cluster(nodes=2, ticks=101, interval=interval), 11, 100 - ticks).window()
+    assert any(v.state == "faulty" for v in gpu_lost.judge(window, gpu_lost.Params())) == told
+
+
+@pytest.mark.parametrize(("ticks", "told"), [(2, False), (4, True)])
+def test_an_exporter_that_has_started_may_show_nothing_until_its_first_cycle(ticks: int, told: bool) -> None:
+    """dcgm-exporter's first page comes after its first cycle of 30 s."""
+    cluster = Cluster().put("exporter.state", 1.0, 99 - ticks, None, [2])
+    assert bool(partial(cluster.window())) == told
