@@ -131,7 +131,7 @@ def _gpus(facts: WorkFacts, name: str) -> float | None:
 def _per_node(job: JobState | None) -> float:
     if job is None or not job.nodes:
         return USUAL_GPUS
-    return float(job.ranks_per_node or max(1.0, len(job.ranks) / len(job.nodes)))
+    return float(job.ranks_per_node or (max(1.0, len(job.ranks) / len(job.nodes)) if job.ranks else USUAL_GPUS))
 
 
 def is_dead(job: JobState | None) -> bool:

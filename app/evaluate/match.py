@@ -35,6 +35,7 @@ ECHOES: Mapping[str, frozenset[str]] = {
     "target_down": frozenset({"collector_starved", "xid_fatal"}),
     "exporter_stale": frozenset({"xid_fatal"}),
     "nonfinite_loss": frozenset({"silent_corruption"}),
+    "clock_skew": frozenset({"service_down"}),  # without its time daemon a clock drifts
     "loss_spike": frozenset({"silent_corruption"}),
 }
 # Parts that stand for each other: a file system and its disk; and a hang is seen at the rank that is behind, whatever part

@@ -99,9 +99,8 @@ class Errands:
         """All of them, at `at` (ms)."""
         for job in list(self.running):
             self.running[job].step(at, self.operations)
-            if self.running[job].over:
-                if self.running.pop(job).stranded:
-                    self.stranded[job] = at + RETRY_MS
+            if self.running[job].over and self.running.pop(job).stranded:
+                self.stranded[job] = at + RETRY_MS
 
     def next_ms(self) -> int:
         """When the next of them wants to look."""

@@ -187,6 +187,17 @@ def run(owner, fault, rate, ticks):
         fault.run(1)
 
 
+def test_a_job_of_which_no_rank_is_known_has_the_usual_gpus_on_each_node():
+    """Else it would be thought to be a job on eight times as many nodes, which something else stops in no time."""
+    waiting = []
+    for known in (8, None):
+        owner, fault, rate = site()
+        owner.facts.jobs = {"train": replace(owner.facts.jobs["train"], ranks_per_node=known)}
+        run(owner, fault, rate, 12)
+        waiting.append(owner.engine.worth("inc-1").waiting_gpu_hours)
+    assert waiting[0] == pytest.approx(waiting[1])
+
+
 def test_the_plan_skips_a_reset_that_seldom_cures():
     """The row says why, in numbers, and costs no budget; the replacement follows at once."""
     owner, fault, rate = site(cured=1, failed=19)
