@@ -86,7 +86,8 @@ def test_one_fault_is_found_and_healed():
     assert status == 0, told
     well_formed(records)
     proven(records, 1)
-    assert records[-1]["type"] == "recovery"
+    # A log's line may be read between the proof and the end: the last judgement is the proof.
+    assert [r["type"] for r in records if r["type"] not in ("event", "truth")][-1] == "recovery"
     assert "1 fault planted, 1 incident opened, 1 resolved" in told
 
 
