@@ -14,7 +14,7 @@ fault: those moments are left out, and while a link is down nobody is blamed for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -451,8 +451,15 @@ def _leaves(window: Window, view: _View, t: _Traces, heard: Bools, p: Params) ->
     share = seen + np.nan_to_num(t.repaired_all / np.maximum(view.sent, 1.0))
     working = rdma & (view.traffic > p.idle_bytes) & ~np.isinf(view.traffic)
     holds = stats.above(view.lost.low, p.lost) | stats.above(stats.highest(view.resent.low, view.peer_loss.low), p.resent)
-    return leaf_loss.judge(window, leaf_loss.Shown(working, share, seen, begun & holds, begun & working),
-                           leaf_loss.Limits(p.leaf_most, p.leaf_nodes_min, p.leaf_lone, p.leaf_even))
+    found = leaf_loss.judge(window, leaf_loss.Shown(working, share, seen, begun & holds, begun & working),
+                            leaf_loss.Limits(p.leaf_most, p.leaf_nodes_min, p.leaf_lone, p.leaf_even))
+    if not found.named.any():
+        return found
+    # A bad port is as quiet as any until its own page was read, and its rate is known only when the span holds nothing of before:
+    # until then its peers show what it does to all of them alike.
+    onset = int(_onsets(window, np.flatnonzero(found.named), view, t).min())
+    early = window.end - onset < 1000 * p.window_seconds or (working & (view.newest <= onset)).any()
+    return replace(found, named=np.zeros_like(found.named)) if early else found
 
 
 def _of_jobs_under(window: Window, ports: Bools) -> Bools:

@@ -156,6 +156,15 @@ def test_a_leaf_whose_ports_lose_and_repair_alike_is_named_whole(nodes: int, rat
     assert [(v.target.device, v.reason) for v in found] == [("mlx5_3/1", "leaf_loses")] * nodes
 
 
+def test_a_leaf_is_named_when_its_ports_stood_alike_for_the_whole_span() -> None:
+    """Before that the page of the port that does it to all of them may not have been read, and nobody is named."""
+    rail, ticks = list(range(3, 48, 8)), len(Cluster().window().times)
+    waits = Params().window_seconds / Cluster().window().step_seconds
+    for began in (3, 5, 7, 9, 12):
+        found = railed(Cluster(nodes=6).add(LOST, 400, ticks - began, None, rail).add(NAKS, 360, ticks - began, None, rail))
+        assert bool(faulty(found)) is (began - 1 >= waits), began
+
+
 @pytest.mark.parametrize(("rail", "seen", "told"), [
     ([3, 11, 19], [100, 55, 45], [100, 55, 45]), ([3, 11, 19], [0, 50, 50], [100, 5, 5]),
     ([3, 11, 19], [100, 5, 5], [10, 55, 45]), ([3, 11, 19, 27, 35], [90, 50, 14, 13, 13], [90, 50, 14, 13, 13]),
