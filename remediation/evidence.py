@@ -14,8 +14,9 @@ a page costs a ticket and not a node:
 - What slows nothing and kills at once (`marks` in worth.yaml: a dead GPU, memory errors), or leaves marks alone, is no reason to stop a
   job that makes steps minutes after it: nothing is lost by it now, and the job's next stop changes the node for next to nothing.
   By then it must have stayed for two hours (`STAYS_MS`): a page that is over by itself was none. A stop is that in which a node is changed
-  anyhow, or one of half an hour (`STOOD_MS`): a job that failed of its own is back in minutes, and would stand a quarter of an hour for it. A job that stood before such a page was
-  opened, or that is on its way back, did not die of it either; where it still stands half an hour later (`STOOD_MS`), it may not start for that part.
+  anyhow, or one of half an hour (`STOOD_MS`): a job that failed of its own is back in minutes, and would stand a quarter of an hour for it.
+  A job that stood before such a page was opened, or that is on its way back, did not die of it either; where it still stands half an hour
+  later (`STOOD_MS`), it may not start for that part.
   With a GPU that is off the bus (`bars` in worth.yaml) no job starts: where the job stands, for whatever reason, that node is changed at once.
 - What several such incidents of one job cost together is dealt out in the order of their onsets: each is charged what the job got
   slower by from its own onset to the next one's. Without that a page about a well part is charged with what another part does.

@@ -20,8 +20,8 @@ class Errand:
     """steps: (verb, target), in order; neighbours with the same verb are done at one time. A step that fails or is refused is tried
     again after a minute, TRIES times in all. asked: the operations under way, by step. counts: how often each was asked for of a node
     or job, whoever's errand it was: by that the operation is named, and from its name it draws how long it takes, so that changing
-    the same node takes as long in all arms. stranded: the job that was started died again while it started, of a node more: who did it
-has to look anew what it died of, for the same start would fail as often as it is tried."""
+    the same node takes as long in all arms. stranded: the job that was started died again while it started, of a
+    node more: who did it has to look anew what it died of, for the same start would fail as often as it is tried."""
 
     counts: dict[str, int]
     steps: Sequence[tuple[str, Target]]
