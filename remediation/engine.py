@@ -92,7 +92,7 @@ class Engine(Deciding):
     def step(self, at: int, incidents: Iterable[Incident], facts: WorkFacts, site: Site | None = None) -> Step:
         """Decides at tick `at` (ms) over the incidents that are open. Commit what it returns, then `carry_out`."""
         tick = Turn(at, facts, fresh_ids(at, facts.open_findings()), self.frozen, site or Site())
-        self._memory.pace.tick(tick.frozen)
+        self._memory.pace.tick(at, tick.frozen, self.policy.limits.release_seconds)
         live = {i.id: i for i in incidents if i.state not in CLOSED_STATES}
         for track in self._memory.tracks.values():
             if track.incident not in live:
@@ -128,6 +128,8 @@ class Engine(Deciding):
     def carry_out(self, at: int, door: ControlDoor) -> list[tuple[Action, Outcome]]:
         """Submits what is PENDING and polls what is RUNNING; gives what is new, to be committed with the next tick."""
         out: list[tuple[Action, Outcome]] = []
+        if self.frozen:
+            self._memory.pace.stop()  # a freeze that comes and goes between two ticks held back what was to be sent here
         for name in sorted(self._memory.tracks):
             track = self._memory.tracks[name]
             current = track.current

@@ -208,9 +208,9 @@ class Story:
         if by_file:
             self.owner.freeze_file = on
         elif on:
-            self.owner.engine.freeze()
+            self.owner.freeze()
         else:
-            self.owner.engine.resume()
+            self.owner.resume()
 
     def job(self, n: int, what: str) -> None:
         """A job ends, waits in a queue, shrinks, or trains as before."""
@@ -267,7 +267,7 @@ class Story:
                 else:
                     owner.world.down = owner.world.down or (last and dies == "door shut")
                     if last and dies == "frozen in between":
-                        owner.engine.freeze()
+                        owner.freeze()
                     owner.carry()
                     if last and dies == "after door":
                         owner.die()
@@ -446,7 +446,7 @@ class Story:
         world.down = world.deaf = False
         world.lasts, world.refuse, world.fail = {}, {}, {}
         self.owner.freeze_file = False
-        self.owner.engine.resume()
+        self.owner.resume()
         for i in range(300):
             self.tick(1)
             self.owner.at += 45_000

@@ -23,8 +23,9 @@ rules:
   - do: [drain, replace, {resume_job: {mode: full}}]
   verify: {quiet_seconds: 120, step_time_ratio_max: 1.05, deadline_seconds: 600}
   finally: escalate
+  weigh: false  # 30 % of a job of four nodes is waited for; this test is about the tests
 """
-HEALTHY_MS, MOST_MS = 600_000, 2_400_000
+HEALTHY_MS, MOST_MS = 1_200_000, 3_000_000  # both spares were tested before the fault
 
 
 @pytest.mark.evaluate

@@ -162,6 +162,19 @@ def test_after_a_freeze_attempts_start_one_by_one():
     assert began(owner) == [0, 60, 120, 180, 240, 300]
 
 
+def test_a_freeze_that_no_tick_saw_is_followed_by_one_by_one_too():
+    """The file came after the decision and went before the next tick: what it kept from the door is let go a minute apart."""
+    owner = jobs(4)
+    owner.commit(owner.decide())
+    owner.freeze_file = True
+    owner.carry()
+    owner.freeze_file = False
+    owner.at += TICK
+    run(owner, 20)
+    starts = began(owner)
+    assert [at - starts[0] for at in starts] == [0, 60, 120, 180]
+
+
 def test_without_a_freeze_nobody_waits_for_a_turn():
     """Jobs that have nothing to do with each other are repaired at once."""
     owner = jobs(6)

@@ -38,6 +38,8 @@ def test_no_interleaving_breaks_a_promise():
 @pytest.mark.parametrize("seed", [
     1114,  # a spare's test that was given up went on, and another began
     1622,  # a spare was taken between the end of its test and the tick that booked it
+    3078,  # a freeze by call fell between a decision and the door, and two attempts began in one tick
+    5050,  # as above, with a kill before the next commit: the call's file did not hold in the story's world
     3751,  # an attempt that the ledger speaks against began because it stood proposed when the mode became `act`
 ])
 def test_stories_that_broke_a_promise_once(seed):

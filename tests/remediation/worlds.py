@@ -198,7 +198,8 @@ class Owner:
 
     def __init__(self, rules: Policy, world: World, facts: Facts | None = None, kinds: Iterable[str] = ALL_KINDS) -> None:
         self.rules, self.world, self.facts, self.kinds = rules, world, facts or Facts(), frozenset(kinds)
-        self.freeze_file = False
+        self.freeze_file = False  # a person's
+        self.own_freeze_file = False  # a call's: a kill does not lift it
         self.site: Site | None = None
         self.at = T0 + 120_000
         self.incidents: dict[str, Incident] = {}
@@ -210,7 +211,17 @@ class Owner:
         self.engine = self._new()
 
     def _new(self) -> Engine:
-        return Engine(self.rules, self.kinds, self.world, freeze_file_exists=lambda: self.freeze_file)
+        return Engine(self.rules, self.kinds, self.world, freeze_file_exists=lambda: self.freeze_file or self.own_freeze_file)
+
+    def freeze(self) -> None:
+        """By call, which writes a file as well."""
+        self.own_freeze_file = True
+        self.engine.freeze()
+
+    def resume(self) -> None:
+        """By call; a person's file goes on to hold."""
+        self.own_freeze_file = False
+        self.engine.resume()
 
     def open(self, *incidents: Incident) -> None:
         """The book has these from now on."""
