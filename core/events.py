@@ -11,9 +11,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "exporter_restart": ("target_id",),
     "gpu_lost": ("pci",),
     "oom": ("process",),
-    # What the service manager says of a unit (the part is kind service): it failed, it was stopped, or it runs.
+    # What the service manager says of a unit (the part is kind service): it failed, it was stopped, it is being started, or it runs.
     "service_failed": ("unit", "result"),
     "service_stopped": ("unit",),
+    "service_starting": ("unit",),
     "service_started": ("unit",),
     "kernel_error": ("subsystem", "message"),
     # One line of a collective watchdog. seq is the collective that timed out; last_enqueued and last_completed

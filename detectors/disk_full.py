@@ -19,6 +19,7 @@ from detectors import shared, stats
 
 FAULT = "disk_full"
 _BOOT = re.compile(r"/(boot|efi)(/.*)?")
+_READ_ONLY = re.compile(r"[Rr]emounting filesystem read-only|[Ss]hutting down filesystem")
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,15 @@ class Params:
 
     left: share of bytes or inodes below which it is full. size_bytes: smaller file systems are not looked at (configuration
     drives); a tmpfs of some megabytes that is full fails what writes to it as a large disk does.
-    past_seconds: the own past. peers_min: other nodes with the same mount.
+    past_seconds: the own past. peers_min: other nodes with the same mount. line_seconds: the most that lies between the kernel's
+    line and the first reading of a mount that is read-only.
     """
 
     left: float = 0.02
     size_bytes: float = 1.6e7
     past_seconds: int = 86400
     peers_min: int = 3
+    line_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +64,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     known &= shared.loud(window, mounts) & ~shared.kept("boot", (mounts,), lambda: np.array(
         [_BOOT.fullmatch(mount.device or "") is not None for mount in mounts], bool))
     bad = np.logical_or.reduce([level.bad for level in levels])
+    said = _remounted(window) if bad.any() else {}
     out = shared.clears(mounts, known & ~bad, FAULT)
     for e in np.flatnonzero(known & bad):
         wrong = [level for level in levels if level.bad[e]]
@@ -68,8 +72,16 @@ def judge(window: Window, params: Params) -> list[Verdict]:
                               "its own past, else the same mount of other nodes") for w in wrong)
         onset = min(int(stats.run_start(w.rows[:, [e]], window.times, 4)[0]) for w in wrong)
         reason = "read_only" if wrong[-1].signal == "mount.readonly" else "full"
-        out.append(Verdict(mounts[e], FAULT, "faulty", 0.6, rows, reason, onset_at=onset))
+        # The state that two sources tell of, the kernel and the mount itself, needs no third reading.
+        sure = reason == "read_only" and abs(said.get(mounts[e].node, 0) - onset) <= 1000 * params.line_seconds
+        out.append(Verdict(mounts[e], FAULT, "faulty", 0.6, rows, reason, discrete=sure, onset_at=onset))
     return out
+
+
+def _remounted(window: Window) -> dict[str | None, int]:
+    """When (ms) the kernel of each node last said that it mounts a file system read-only."""
+    return {event.target.node: event.at for event in window.events_of("kernel_error")
+            if event.fields.get("subsystem") == "filesystem" and _READ_ONLY.search(str(event.fields.get("message") or ""))}
 
 
 def _share(window: Window, p: Params, part: str, whole: str, large: stats.Bools) -> _Level:

@@ -2,7 +2,8 @@
 
 A crash is what a launcher says of a process that died by itself, with the step that the run had reached; of jobs whose log
 tells no exits, a step that goes back. A fault of the hardware knows no step: it strikes at another one each time. So three
-crashes in a row at nearly the same step, each after steps of its own, speak for the job, and no node is touched. Runs that
+crashes in a row at nearly the same step, each after steps of its own, speak for the job, and no node is touched; two do where both
+end with the very same words and these are no machine's. Runs that
 reach no step at all can die of a bad node as well: those count where the error is one of Python's own, or where another node
 fails each time.
 
@@ -47,13 +48,15 @@ class Params:
     """Sources: three cycles without progress end NVRX's retries (rules.md §3g), and HyperPod restarts a job three times before
     it does something else; the rest is our judgement.
 
-    crashes: so many in a row; few_steps: the most steps that lie between them; own_steps: the least that a run made before it
+    crashes: so many in a row; alike: so many where each run made steps of its own and died with the very same words, none of a
+    machine's; few_steps: the most steps that lie between them; own_steps: the least that a run made before it
     died there, where neither another node nor the very same words tell. same_crash_seconds: lines of one crash. recent_seconds, recent_gaps: a loop
     is over when no crash came for so long and for so many times the usual time between them. passed_steps: a job that came
     so far beyond the step has passed it. before_seconds, after_seconds: around a crash, in which a part's failure explains it.
     """
 
     crashes: int = 3
+    alike: int = 2
     few_steps: float = 5.0
     own_steps: float = 10.0
     same_crash_seconds: float = 120.0
@@ -185,6 +188,20 @@ def _shown(window: Window, job: JobState) -> list[Crash]:
 # --- the loop ---------------------------------------------------------------------------------------------------------
 def _loop(window: Window, job: JobState, crashes: Sequence[Crash], p: Params) -> list[Crash]:
     """The crashes at one step, the newest included; empty where they are no loop of the job's own."""
+    return _of_one_step(window, job, crashes, p) or _twice(window, job, crashes, p)
+
+
+def _twice(window: Window, job: JobState, crashes: Sequence[Crash], p: Params) -> list[Crash]:
+    """As few as tell where the program says itself, in the same words, what it cannot get past."""
+    last = list(crashes[-p.alike:])
+    if len(last) < p.alike or not _recent(window, last, p) or any(math.isnan(crash.step) for crash in last):
+        return []
+    near = max(crash.step for crash in last) - min(crash.step for crash in last) <= p.few_steps
+    worked = _worked(last, p) and not any(math.isnan(crash.first) for crash in last)
+    return last if near and worked and _alike(last) and not _explained(window, job, last, p) else []
+
+
+def _of_one_step(window: Window, job: JobState, crashes: Sequence[Crash], p: Params) -> list[Crash]:
     last = list(crashes[-p.crashes:])
     if len(last) < p.crashes or not _recent(window, last, p):
         return []
@@ -274,8 +291,8 @@ def _evidence(loop: Sequence[Crash]) -> tuple[Evidence, ...]:
 
 PLUGIN = DetectorPlugin(
     name="job_crash_loop", fault=FAULT, judge=judge, params=Params, needs=(("job_exit", "rank.step"),),
-    # Each crash is minutes of work: the third one is enough.
+    # Each crash is minutes of work: the one that makes it a loop is enough.
     hold=Hold(on=1, of=1, off=8, expire=120),
-    must_not=("crashes at other steps each time, of several ranks", "crashes beside a broken part", "one restart or two",
+    must_not=("crashes at other steps each time, of several ranks", "crashes beside a broken part", "one restart or two, unless of the same words at the same step",
               "a job that was stopped or preempted", "a job that has passed the step"),
 )

@@ -21,20 +21,26 @@ from detectors.stats import Bools
 
 FAULT = "service_down"
 DEGRADED = 0.6
-_EVENTS = ("service_failed", "service_stopped", "service_started")
+_EVENTS = ("service_failed", "service_stopped", "service_starting", "service_started")
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
+Unit = tuple[str, str]  # node, name
+_LINE_BEFORE_STATE_MS = 120_000  # a line that old belongs to the state that was read after it
 NOT_STARTED, DONE, FAILED = 1.0, 3.0, 4.0  # of gpu.fabric_manager_state
 
 
 @dataclass(frozen=True)
 class Params:
-    """Sources: signals.md §2 (fabric manager states); systemd's own times (a restart waits 100 ms to 30 s); our judgement.
+    """Sources: signals.md §2 (fabric manager states); systemd's own times (it writes "Scheduled restart job" or "Starting" within
+    RestartSec, which is 100 ms unless said; kubelet's 10 s is the longest of the units watched; a start may take TimeoutStartSec,
+    90 s, and the fabric manager's 240 s); our judgement.
 
-    down_seconds: how long a failed or inactive unit may take to come back. stopped_seconds: the same where somebody stopped it
-    in order (an upgrade stops, installs and starts). told_seconds: how old a line of the journal may be. past_seconds: in
-    which a unit must have run where the window does not show it.
+    failed_seconds: for how long after systemd called a unit failed nobody has started it again. down_seconds: how long an inactive
+    unit may take to come back. stopped_seconds: the same where somebody stopped it in order (an upgrade stops, installs and starts),
+    or where it is being started. told_seconds: how old a line of the journal may be. past_seconds: in which a unit must have run
+    where the window does not show it.
     """
 
+    failed_seconds: float = 12.0
     down_seconds: float = 60.0
     stopped_seconds: float = 300.0
     told_seconds: float = 86400.0
@@ -54,8 +60,9 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     if not len(window.times):
         return []
     nodes: dict[str, _Node] = {}
-    told = _by_state(window, nodes, params)
-    _by_lines(window, nodes, told, params)
+    newest = _newest_lines(window, params)
+    told = _by_state(window, nodes, newest, params)
+    _by_lines(window, nodes, newest, told, params)
     _by_fabric(window, nodes, params)
     out, away = [], window.silent_nodes | withdrawn(window)
     for name, found in sorted(nodes.items()):
@@ -71,15 +78,28 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     return out
 
 
-def _by_state(window: Window, nodes: dict[str, _Node], p: Params) -> set[tuple[str, str]]:
-    """By the units' states; gives the units of which they are known now."""
+def _newest_lines(window: Window, p: Params) -> dict[Unit, Event]:
+    """What the journal said last of each unit, a line before its node's last boot left out."""
+    boots: dict[str | None, int] = {}
+    for event in window.events_of("boot"):
+        boots[event.target.node] = event.at
+    newest: dict[Unit, Event] = {}
+    for event in window.events_of(*_EVENTS, since=window.end - int(1000 * p.told_seconds)):
+        if boots.get(event.target.node, -1) < event.at:
+            newest[event.target.node or "", event.target.device or ""] = event
+    return newest
+
+
+def _by_state(window: Window, nodes: dict[str, _Node], newest: dict[Unit, Event], p: Params) -> dict[Unit, int]:
+    """By the units' states; gives when (ms) that of each unit was read of which it is known now."""
     block = window.block("service.active")
     fresh = block.fresh() & ~np.isnan(block.last)
     if not fresh.any():
-        return set()
+        return {}
     down = fresh & (block.last < 0.5)
     units = shared.kept("units", (block.entities,), lambda: [(unit.node or "", unit.device or "") for unit in block.entities])
-    known = set(itertools.compress(units, fresh.tolist()))
+    read = (window.end - 1000 * np.where(fresh, block.age_seconds, 0.0)).astype(np.int64)
+    known = dict(itertools.compress(zip(units, read.tolist(), strict=True), fresh.tolist()))
     names, places = shared.node_names(block.entities)
     for i in np.unique(places[fresh & ~down]).tolist():
         nodes.setdefault(names[i] or "", _Node()).runs = True
@@ -89,18 +109,30 @@ def _by_state(window: Window, nodes: dict[str, _Node], p: Params) -> set[tuple[s
     ran = _ran(window, down, p)
     failed = window.block("service.failed")
     says = {(failed.entities[e].node, failed.entities[e].device) for e in np.flatnonzero(failed.last >= 0.5)}
-    stops = {(e.target.node, e.target.device): e.at for e in window.events_of(*_EVENTS) if e.kind == "service_stopped"}
     for e in np.flatnonzero(down & ran):
         unit = block.entities[e]
         broken = (unit.node, unit.device) in says
-        ordered = not broken and stops.get((unit.node, unit.device), 0) > since[e] - 60_000
-        wait = p.stopped_seconds if ordered else p.down_seconds
-        if window.end - since[e] < 1000 * wait:
+        wait, start = _wait(newest.get(units[e]), broken, int(since[e]), p)
+        if window.end - start < 1000 * wait:
             continue
         row = stats.evidence("service.failed" if broken else "service.active", float(broken), float(not broken),
                              "a unit that ran", f"{unit.device} {'has failed' if broken else 'does not run'}")
-        nodes.setdefault(unit.node or "", _Node()).down[unit.device or ""] = (int(since[e]), row)
+        nodes.setdefault(unit.node or "", _Node()).down[unit.device or ""] = (start, row)
     return known
+
+
+def _wait(line: Event | None, broken: bool, since: int, p: Params) -> tuple[float, int]:
+    """(seconds that a unit is waited for, from when: ms) by its state, which is down since then, and by its newest line."""
+    recent = line if line is not None and line.at > since - _LINE_BEFORE_STATE_MS else None
+    if recent is None:
+        return (p.failed_seconds if broken else p.down_seconds), since
+    if recent.kind == "service_failed" and broken:  # without `broken` it waits to be started again
+        return p.failed_seconds, min(since, recent.at)
+    if recent.kind == "service_stopped" and not broken:
+        return p.stopped_seconds, since
+    if recent.kind == "service_starting":
+        return p.stopped_seconds, max(since, recent.at)
+    return p.down_seconds, since
 
 
 def _ran(window: Window, down: Bools, p: Params) -> Bools:
@@ -112,28 +144,19 @@ def _ran(window: Window, down: Bools, p: Params) -> Bools:
     return np.asarray(ran)
 
 
-def _by_lines(window: Window, nodes: dict[str, _Node], told: set[tuple[str, str]], p: Params) -> None:
-    """By the newest line of each unit whose state nobody shows now."""
-    since = window.end - int(1000 * p.told_seconds)
-    newest: dict[tuple[str, str], Event] = {}
-    for event in window.events_of(*_EVENTS, since=since):
-        newest[event.target.node or "", event.target.device or ""] = event
-    if not newest:
-        return
-    boots: dict[str | None, int] = {}
-    for event in window.events_of("boot"):
-        boots[event.target.node] = event.at
-    for (node, unit), event in sorted(newest.items()):
-        if (node, unit) in told or not node:
+def _by_lines(window: Window, nodes: dict[str, _Node], newest: dict[Unit, Event], told: dict[Unit, int], p: Params) -> None:
+    """By the newest line of each unit whose state nobody has read since."""
+    waits = {"service_failed": p.failed_seconds}
+    for (node, unit), event in sorted(newest.items(), key=lambda pair: pair[0]):
+        if told.get((node, unit), -1) >= event.at or not node:
             continue
         if event.kind == "service_started":
             nodes.setdefault(node, _Node()).runs = True
             continue
-        wait = p.down_seconds if event.kind == "service_failed" else p.stopped_seconds
-        if boots.get(node, 0) >= event.at or window.end - event.at < 1000 * wait:
+        if window.end - event.at < 1000 * waits.get(event.kind, p.stopped_seconds):
             continue
         row = Evidence(event.kind, "count", 1.0, 0.0, "a unit that ran", event.line or f"{unit}: {event.kind}")
-        nodes.setdefault(node, _Node()).down[unit] = (event.at, row)
+        nodes.setdefault(node, _Node()).down.setdefault(unit, (event.at, row))
 
 
 def _by_fabric(window: Window, nodes: dict[str, _Node], p: Params) -> None:

@@ -176,7 +176,8 @@ def _told(window: Window, p: Params) -> Iterable[tuple[str, Verdict | None]]:
             continue
         at, line = min(nodes.values())
         row = Evidence("kernel_error", "count", float(len(nodes)), 0.0, "clients whose kernels say nothing", line)
-        yield name, Verdict(Target("storage", device=name), FAULT, "faulty", FATAL, (row,), "clients_say_so", onset_at=at)
+        # Many kernels have said it: that nothing is heard again makes it no surer, and that it is over is told by the clients.
+        yield name, Verdict(Target("storage", device=name), FAULT, "faulty", FATAL, (row,), "clients_say_so", discrete=True, onset_at=at)
 
 
 def _server(message: str) -> str | None:

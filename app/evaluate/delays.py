@@ -32,7 +32,8 @@ class Hard:
 _XID = Hard("the driver's XID line; without logs DCGM's field of the last XID", "B")
 _NO_ANSWER = Hard("the scrape fails")
 _UNIT = Hard("systemd's line that the unit has failed; with the recommended fields also the unit's state", "B")
-_CARRIER = Hard("the driver's line that the link, or the device, goes; without logs the carrier's state", "B")
+# The driver writes the same line for a flap of seconds: that the link stays down is in no line.
+_CARRIER = Hard("the carrier's state, read again and again")
 # By plug-in of the fleet. What is not here is grey, and everything that has a size is: nothing but its amount tells it.
 HARD: Mapping[str, Hard] = {
     **dict.fromkeys(("xid_48", "xid_62", "xid_64", "xid_74", "xid_79", "xid_94", "xid_95", "xid_119", "xid_145", "xid_fatal"), _XID),

@@ -43,8 +43,9 @@ _EFA_GONE = re.compile(rf"efa {_ADDRESS} (?P<dev>[\w.-]+): Unregister ib device"
 
 # systemd's own lines, in the journal beside the kernel's: newer ones have a description behind the unit's name.
 _UNIT = re.compile(r"systemd\[1\]: (?:(?P<verb>Started|Stopped|Starting|Stopping) (?P<unit>[\w@.:-]+\.service)\b|"
-                   r"(?P<failed>[\w@.:-]+\.service): Failed with result '(?P<result>[\w-]+)')")
-_UNIT_EVENTS = {"Started": "service_started", "Stopped": "service_stopped"}
+                   r"(?P<failed>[\w@.:-]+\.service): Failed with result '(?P<result>[\w-]+)'|"
+                   r"(?P<again>[\w@.:-]+\.service): Scheduled restart job\b)")
+_UNIT_EVENTS = {"Started": "service_started", "Stopped": "service_stopped", "Starting": "service_starting"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +212,8 @@ def _service(line: _Line) -> Event | None:
     match = _UNIT.search(line.text)
     if match is None:
         return None
-    unit = match["unit"] or match["failed"]
-    kind = "service_failed" if match["failed"] else _UNIT_EVENTS.get(match["verb"])
+    unit = match["unit"] or match["failed"] or match["again"]
+    kind = "service_failed" if match["failed"] else "service_starting" if match["again"] else _UNIT_EVENTS.get(match["verb"])
     if kind is None or not watched(unit):
         return None
     return line.event(kind, Target("service", line.node, unit), unit=unit, result=match["result"])

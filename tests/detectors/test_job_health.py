@@ -277,7 +277,11 @@ def unlogged(loaded: int | None) -> Cluster:
 
 
 NO_LOOPS = {
-    "two crashes": lambda: crashes((50, 4000, POISON, 3, None), (80, 4001, POISON, 3, None)),
+    "one crash": lambda: crashes((80, 4001, POISON, 3, None)),
+    "two crashes of other words": lambda: crashes((50, 4000, POISON, 3, None), (80, 4001, "KeyError: 'lr'", 3, None)),
+    "two crashes of the machine's words": lambda: crashes((50, 4000, NCCL, 3, None), (80, 4001, NCCL, 3, None)),
+    "two crashes at other steps": lambda: crashes((50, 4000, POISON, 3, None), (80, 4100, POISON, 3, None)),
+    "two crashes soon after the start": lambda: crashes((50, 4000, POISON, 3, None), (80, 4001, POISON, 3, None), run_steps=4),
     "other steps, other ranks": lambda: crashes((20, 4000, CUDA, 3, None), (50, 4130, CUDA, 7, None), (80, 4060, CUDA, 1, None)),
     "beside a broken part": beside_a_broken_part,
     "passed": passed,
@@ -300,6 +304,8 @@ def test_is_no_crash_loop(name: str) -> None:
 
 LOOPS = {
     "same step": (same_step, f"job:{JOB}/", "same_step"),
+    "two crashes of the same words after long runs": (
+        lambda: crashes((50, 4000, POISON, 3, None), (80, 4001, POISON, 3, None)), f"job:{JOB}/", "same_step"),
     "same step of the machine's words after long runs": (lambda: same_step(CUDA), f"job:{JOB}/", "same_step"),
     "soon after the checkpoint, the same words": (lambda: same_step(run_steps=2), f"job:{JOB}/", "same_step"),
     "another node each time": (lambda: crashes(*((t, 4000, NCCL, r, f"n00{r}") for t, r in ((20, 1), (50, 2), (80, 3))), run_steps=2),
@@ -316,7 +322,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_finds_crash_loops(name: str) -> None:
-    """Three crashes at one place: the job's, or a suspected part's where they follow one rank and no step."""
+    """Three crashes at one place, or two of the same words: the job's, or a suspected part's where they follow one rank and no step."""
     make, key, reason = LOOPS[name]
     assert faulty("job_crash_loop", make().window()) == {key: reason}
 

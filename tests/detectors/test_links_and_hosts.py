@@ -214,6 +214,22 @@ def test_a_file_system_that_changed_or_differs_is_found(put: Callable[[Cluster],
     assert [(v.target.key, v.reason) for v in found] == [("mount:n001//scratch", reason)]
 
 
+@pytest.mark.parametrize(("lines", "discrete"), [
+    ([], False),
+    ([("n001", 58, "EXT4-fs (nvme1n1): Remounting filesystem read-only")], True),
+    ([("n002", 58, "EXT4-fs (nvme1n1): Remounting filesystem read-only")], False),
+    ([("n001", 20, "EXT4-fs (nvme1n1): Remounting filesystem read-only")], False),
+    ([("n001", 58, "EXT4-fs error (device nvme1n1): ext4_journal_check_start:83: Detected aborted journal")], False),
+])
+def test_a_read_only_mount_of_which_its_kernel_tells_needs_no_third_reading(lines: list[tuple[str, int, str]], discrete: bool) -> None:
+    """A line of the same node, of the time of the first such reading."""
+    plugin, cluster = PLUGINS["disk_full"], Cluster().put("mount.readonly", 1.0, 60, None, [1])
+    cluster.events += [Event(START + tick * 15_000, Target("disk", node, "nvme1n1"), "kernel_error",
+                             {"subsystem": "filesystem", "message": message}) for node, tick, message in lines]
+    found = [v for v in plugin.judge(cluster.window(), plugin.params()) if v.state == "faulty"]
+    assert [(v.reason, v.discrete) for v in found] == [("read_only", discrete)]
+
+
 def stolen(c: Cluster) -> Cluster:
     return c.put("node.cpu_steal_ratio", 0.4, 91, None, [1])
 

@@ -121,6 +121,22 @@ def test_errors_and_their_look_alikes(message, kind, device, subsystem) -> None:
     assert all(set(e.fields) <= set(KINDS[e.kind]) for e in events)
 
 
+@pytest.mark.parametrize(("said", "kind"), [
+    ("nvidia-fabricmanager.service: Failed with result 'exit-code'.", "service_failed"),
+    ("nvidia-fabricmanager.service: Main process exited, code=exited, status=1/FAILURE", None),
+    ("nvidia-fabricmanager.service: Scheduled restart job, restart counter is at 3.", "service_starting"),
+    ("Starting nvidia-fabricmanager.service - NVIDIA fabric manager service...", "service_starting"),
+    ("Started nvidia-fabricmanager.service - NVIDIA fabric manager service.", "service_started"),
+    ("Stopping nvidia-fabricmanager.service - NVIDIA fabric manager service...", None),
+    ("Stopped nvidia-fabricmanager.service - NVIDIA fabric manager service.", "service_stopped"),
+    ("cups.service: Failed with result 'exit-code'.", None),
+])
+def test_what_systemd_says_of_a_watched_unit(said, kind) -> None:
+    """Its words for a unit that failed, is started again, runs or was stopped; units that GPU work does not need are left out."""
+    events = read([f"2026-11-28T12:00:00Z n1 systemd[1]: {said}"])
+    assert [(e.kind, e.target.kind, e.target.device) for e in events] == ([(kind, "service", "nvidia-fabricmanager.service")] if kind else [])
+
+
 @pytest.mark.parametrize(("message", "state", "device"), [
     ("bond0: link status definitely down for interface eth1, disabling it", "link_down", "eth1"),
     ("bond0: (slave eth1): link status definitely up, 100000 Mbps full duplex", "link_up", "eth1"),
