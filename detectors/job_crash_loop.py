@@ -25,6 +25,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, JobState, Target, Verdict
 from core.window import Window
+from core.xids import VENDORS, xids
 from detectors import stats
 
 FAULT = "job_crash_loop"
@@ -37,7 +38,7 @@ BROKEN = ("gpu_lost", "link_down", "boot")
 OWN_ERRORS = re.compile(r"(?:\w+\.)*(?:ValueError|TypeError|KeyError|IndexError|AttributeError|AssertionError|ImportError|"
                         r"ModuleNotFoundError|NameError|SyntaxError|NotImplementedError|ZeroDivisionError|UnicodeDecodeError|"
                         r"JSONDecodeError|FileNotFoundError|ConfigError)\b")
-OF_HARDWARE = re.compile(r"uncorrectable ECC|hardware|fallen off|unspecified launch failure|Input/output error|No space left",
+OF_HARDWARE = re.compile(r"uncorrectable|hardware|fallen off|unspecified launch failure|Input/output error|No space left",
                          re.IGNORECASE)
 OF_GPU = re.compile(r"CUDA error|HIP error")
 OF_MACHINE = re.compile(r"CUDA|NCCL|HIP error|Connection|Broken pipe|timed? ?out|Stale file|remote process", re.IGNORECASE)
@@ -273,8 +274,15 @@ def _explained(window: Window, job: JobState, crashes: Sequence[Crash], p: Param
         return True
     before, after = int(p.before_seconds * 1000), int(p.after_seconds * 1000)
     broken = [e.at for e in window.events_of(*BROKEN, "xid", since=crashes[0].at - before)
-              if (not job.nodes or e.target.node in job.nodes) and (e.kind != "xid" or e.fields.get("fatal") is True)]
+              if (not job.nodes or e.target.node in job.nodes) and (e.kind != "xid" or _fatal(e))]
     return any(-before <= at - crash.at <= after for at in broken for crash in crashes)
+
+
+def _fatal(event: Event) -> bool:
+    """The XID's own line says so, or anybody's list of fatal ones."""
+    code, told = event.fields.get("xid"), event.fields.get("fatal")
+    row = xids().get(code) if isinstance(code, int) else None
+    return told is True or (row is not None and any(row.fatal(vendor, None) for vendor in VENDORS))
 
 
 def _evidence(loop: Sequence[Crash]) -> tuple[Evidence, ...]:

@@ -425,12 +425,10 @@ def _held(window: Window, w: _Work, known: Bools, p: Params) -> Bools:
     # A finding on the whole job leaves all its ranks out: then all of them are the peers.
     rest = held if held.mean() <= 0.5 else np.zeros(len(held), bool)
     # Row by row: where the whole job changes its pace, ranks are not all seen to do so in the same row.
-    recent = w.work[-8:]
-    by_row = np.stack([stats.peers(np.where(rest, np.nan, row), w.groups).middle for row in recent])
-    middle = stats.median(by_row)
     past = job_pace.expected(window, w.signal, w.pace.columns)
     usual = stats.ratio(past, stats.peers(np.where(rest, np.nan, past), w.groups).middle)
-    excess = stats.median(stats.ratio(recent, by_row)) - np.where(np.isnan(usual), 1.0, usual)
+    usual = np.where(np.isnan(usual), 1.0, usual)
+    excess, middle = _excess(w, w.work[-8:], rest, usual)
     waiting = stats.median(stats.cut(window.values(WAIT), w.pace.rows[-8:], w.pace.columns))
     others = stats.peers(waiting, w.groups).middle
     with np.errstate(invalid="ignore"):
@@ -438,8 +436,18 @@ def _held(window: Window, w: _Work, known: Bools, p: Params) -> Bools:
     least = 0.8 * p.slow
     if held.mean() > 0.5:  # whatever is found on the whole job: only what is plain goes on as a straggler
         held, least = held & ~np.isnan(waiting - others), 2.0 * p.slow
+        # Nothing says then that it was the rank that was found: it is, where the window shows no time without it. Hot experts move on.
+        for rows in np.array_split(w.work[:-8], 3) if len(w.work) >= 8 + 3 * 4 else ():
+            excess = np.fmin(excess, _excess(w, rows, rest, usual)[0])
     still = np.asarray(held & known & ~waits & stats.above(excess, least), bool)
     return still if still.sum() <= p.many else np.zeros(len(known), bool)
+
+
+def _excess(w: _Work, rows: Floats, rest: Bools, usual: Floats) -> tuple[Floats, Floats]:
+    """By rank over rows of its work (float64[row, rank]): its share above its peers (`rest` left out) and above what it usually has more,
+    and the peers' middle in seconds."""
+    by_row = np.stack([stats.peers(np.where(rest, np.nan, row), w.groups).middle for row in rows])
+    return stats.median(stats.ratio(rows, by_row)) - usual, stats.median(by_row)
 
 
 def _goes_on(window: Window, w: _Work, held: Bools, spoken: set[int], p: Params) -> list[Verdict]:

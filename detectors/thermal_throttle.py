@@ -305,7 +305,8 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     targets = shared.kept("nodes of GPUs", (parts,), lambda: tuple(Target("node", name) for name in names))
     well = np.zeros(len(names), bool)
     well[at[word.clear & shared.loud(window, parts)]] = True
-    well[at[columns]] = False
+    # Not while any of its GPUs at work is not known to be well: the node's finding would end before theirs, and leave them to stand alone.
+    well[at[view.active & view.fresh & ~word.clear]] = False
     out += shared.clears(targets, well, FAULT)
     words: dict[int, list[Verdict]] = {}
     onsets = _onsets(window, columns, compared) if len(columns) else columns

@@ -42,7 +42,8 @@ SLOWED_BY: dict[str, frozenset[str]] = {
     "straggler": SLOW_PARTS | SLOW_LINKS | {"data_stall"},
     "data_stall": SLOW_DATA,
     "throughput_drop": SLOW_PARTS | SLOW_LINKS | SLOW_DATA | {"straggler", "data_stall"},
-    "checkpoint_stale": frozenset({"storage_slow", "disk_slow", "disk_full"}),
+    # A disk or a client that others keep busy makes loaders wait, and saves.
+    "checkpoint_stale": frozenset({"storage_slow", "disk_slow", "disk_full", "data_stall"}),
     "inference_slow": SLOW_PARTS | SLOW_LINKS,
 }
 # These seldom cost a job much: another cause comes first.
@@ -80,6 +81,8 @@ SAME_NODE = {
 ONLY_WHERE = {("config_drift", "service_down"): "persistence"}
 # Looks back for minutes, or ends a little after its cause: what began under the cause stays its own for a while.
 LINGERS = frozenset({"gpu_slow", "clock_loss", "config_drift"}) | SLOWED_BY.keys()
+# A slowness, or the crashes of the past, as long as they were another incident's. A hang that stays is none of these.
+FADES = SLOWED_BY.keys() | {"job_crash_loop"}
 # A job is seen to stop at its last step or log line, up to a few minutes before or after what stopped it is seen; what is
 # older was survived (a watchdog ends a hang after 10 minutes at the latest).
 BEFORE_MS = 900_000
@@ -277,7 +280,7 @@ def outlived(groups: Sequence[Group], over: Mapping[str, int], now: int, past: S
     recent = [one for one in past if now - one.at <= AFTERMATH_MS]
 
     def late(group: Group) -> bool:
-        if group.fault in SLOWED_BY and all(now - over.get(f.id, -AFTERMATH_MS) <= AFTERMATH_MS for f in group.findings):
+        if group.fault in FADES and all(now - over.get(f.id, -AFTERMATH_MS) <= AFTERMATH_MS for f in group.findings):
             return True
         if group.fault not in LINGERS or group.key in live:
             return False

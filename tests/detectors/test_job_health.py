@@ -256,6 +256,13 @@ def beside_a_broken_part() -> Cluster:
     return c
 
 
+def broken_nvlink() -> Cluster:
+    """The line of an XID 74 has no word of its own for how grave it is."""
+    c = crashes((20, 4000, CUDA, 3, None), (50, 4130, CUDA, 3, None), (80, 4060, CUDA, 3, None))
+    c.events.append(Event(at(79), Target("gpu", "n001", "3"), "xid", {"xid": 74}))
+    return c
+
+
 def passed() -> Cluster:
     c = same_step()
     c.signals["rank.step"][:] = 4100
@@ -288,6 +295,10 @@ NO_LOOPS = {
     "long ago": long_ago,
     "short runs that die of the machine": lambda: same_step(CUDA, run_steps=4),
     "no step, of the network": lambda: crashes(*((t, None, NCCL, 3, "n001") for t in (20, 50, 80))),
+    "an XID that somebody calls fatal": broken_nvlink,
+    "an NVLink that cannot be mended": lambda: crashes(*(
+        (t, s, "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", 3, None)
+        for t, s in ((20, 4000), (50, 4130), (80, 4060)))),
     "an uncorrectable error": lambda: same_step("RuntimeError: CUDA error: uncorrectable ECC error encountered"),
     "rank 0 at other steps, of the network": lambda: crashes(
         (20, 4000, NCCL, 0, None), (50, 4130, NCCL, 0, None), (80, 4060, NCCL, 0, None)),

@@ -154,6 +154,18 @@ def test_idle_gpus_are_unknown() -> None:
     assert {v.target.node for v in judge(cluster)} == {"n001"}
 
 
+@pytest.mark.parametrize(("samples", "state"), [(0, "clear"), (3, None)])
+def test_a_node_is_no_sooner_well_than_each_of_its_gpus(samples: int, state: str | None) -> None:
+    """A GPU of which nobody can say that it is well (thermal bits now and then) leaves its node's finding open as well."""
+    cluster = Cluster(nodes=2)
+    last = len(cluster.signals["gpu.throttle_reasons_bits"])
+    cluster.put("gpu.throttle_reasons_bits", 0x20, last - samples, last, [3])
+    words = {v.target.key: v.state for v in judge(cluster)}
+    assert words["node:n001/"] == "clear"
+    assert words.get("node:n000/") == ("clear" if state == "clear" else None)
+    assert words.get("gpu:GPU-n000-3") == state
+
+
 @pytest.mark.parametrize(("hot", "found"), [(range(8), ["gpu:GPU-n000-3", "node:n000/"]), (range(3, 5), ["gpu:GPU-n000-3"]),
                                             (range(32), ["gpu:GPU-n000-3"])], ids=["its node", "its neighbour", "everybody"])
 def test_a_node_of_which_most_gpus_are_hot_is_named_with_the_one_that_slows(hot: range, found: list[str]) -> None:

@@ -62,6 +62,8 @@ CASES = [
     ("its governor is why a node waits", [finding(Target("node", "n1"), "config_drift"), waits(N1)], ["config_drift"]),
     ("a disk that was full long before", [finding(Target("mount", "n1", "/scratch"), "disk_full", onset=T0 - 20 * MINUTE), drop()],
      ["disk_full", "throughput_drop"]),
+    ("what keeps a node's disk busy slows its saves too",
+     [waits(N1), finding(JOB, "checkpoint_stale", reason="saves_slow", onset=T0 + 3 * MINUTE)], ["data_stall"]),
     ("of a strong and a weak cause the strong one has it",
      [finding(gpu(1), "ecc_correctable_storm"), finding(gpu(2)), drop(T0 + MINUTE)], ["ecc_correctable_storm", "thermal_throttle"]),
 ]
@@ -104,6 +106,16 @@ def test_a_slowness_that_outlives_its_cause_opens_nothing_and_keeps_nothing_open
     book.update(world(4), [cause, slow], ())
     news = [book.update(world(i), [slow], [ended(cause, tick(20))] if i == 20 else ()) for i in range(20, 40)]
     assert [(word, i.fault) for row in news for word, i in row] == [("resolved", "thermal_throttle")]
+
+
+def test_crashes_that_were_a_broken_parts_open_nothing_once_it_is_well() -> None:
+    """They are counted for an hour; the part that took the job along was mended before."""
+    book, cause = IncidentBook(quiet_seconds=120), finding(gpu(1), "nvlink_errors", reason="fatal_xid")
+    crashes = finding(rank(9, 1, 1), "job_crash_loop", reason="follows_part", onset=T0 + MINUTE)
+    crashes = replace(crashes, target=replace(gpu(1), job="j", rank=9))
+    book.update(world(4), [cause, crashes], ())
+    news = [book.update(world(i), [crashes], [ended(cause, tick(20))] if i == 20 else ()) for i in range(20, 40)]
+    assert [(word, i.fault) for row in news for word, i in row] == [("resolved", "nvlink_errors")]
 
 
 def test_a_slowness_that_stays_is_an_incident_of_its_own() -> None:
