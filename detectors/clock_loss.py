@@ -32,7 +32,8 @@ class Params:
     the part was never seen faster; then every explanation must be excluded by what is shown. at_cap: share of the power
     limit from which the limit explains the clock (recorded H200s at the cap: 94-98 %). duty: share of samples with a bit
     that explains. slowed: seconds per second in slowdown that explain. hot, hot_memory: °C of core and HBM near which heat
-    explains; margin: °C to the slowdown limit likewise. less_power: where no page shows limit or reasons, a lost clock must
+    explains; hotter: °C above its own past likewise, for a clock that is lost for another reason cools; margin: °C to the slowdown
+    limit. less_power: where no page shows limit or reasons, a lost clock must
     draw this share of the own past's power at most. few: the share of the peers that may be low alike;
     few_joined: where a label joins them. alike: the share of a node's GPUs from which the whole node is low. nodes_min: such nodes that a label must
     join; outside: the share of other nodes that may have it. peers_min: others needed to compare.
@@ -48,6 +49,7 @@ class Params:
     slowed: float = 0.01
     hot: float = 80.0
     hot_memory: float = 95.0
+    hotter: float = 15.0
     margin: float = 2.0
     less_power: float = 0.97
     few: float = 0.25
@@ -68,6 +70,7 @@ class _View:
     limit: Floats
     judged: Bools
     peers: Peers
+    temperature: Floats
     heat: Bools
     at_limit: Bools
     chosen: Bools
@@ -87,12 +90,13 @@ def _view(window: Window, p: Params) -> _View:
     violation = of("power_violation_ratio").mean
     slowed = stats.highest(*(of(f"{n}_ratio").mean for n in ("thermal_violation", "sw_thermal", "hw_thermal", "power_brake")))
     application = window.last("gpu.application_clock_hertz")
-    heat = (stats.above(thermal, 0.02) | stats.above(slowed, p.slowed) | stats.above(of("temperature_celsius").mean, p.hot)
+    temperature = of("temperature_celsius").mean
+    heat = (stats.above(thermal, 0.02) | stats.above(slowed, p.slowed) | stats.above(temperature, p.hot)
             | stats.above(of("memory_temperature_celsius").mean, p.hot_memory)
             | stats.below(of("thermal_margin_celsius").mean, p.margin))
     at_limit = stats.above(power, p.at_cap * limit) | stats.above(cap, p.duty) | stats.above(violation, p.duty)
     locked = stats.below(application, clock.mean * 1.01)
-    return _View(clock, power, limit, judged, _peers(window, np.where(judged, clock.mean, np.nan), p), heat, at_limit,
+    return _View(clock, power, limit, judged, _peers(window, np.where(judged, clock.mean, np.nan), p), temperature, heat, at_limit,
                  stats.above(chosen, p.duty) | locked, ~np.isnan(limit) | ~np.isnan(cap) | ~np.isnan(violation))
 
 
@@ -168,6 +172,8 @@ def _decide(window: Window, view: _View, loss: Floats, p: Params) -> _Word:
     crowd = gpus.share_of(low & ~by_setting, view.judged, gpus.groups(window))
     few = stats.below(crowd, np.where(joined, p.few_joined, p.few))[columns]
     explained = (view.heat | view.at_limit | view.chosen | by_setting)[columns]
+    past_heat = gpus.past(window, "gpu.temperature_celsius", columns, p.window_seconds, 0.25, when)
+    explained |= stats.above(view.temperature[columns] - past_heat, p.hotter)
     draws_less = stats.below(view.power[columns], p.less_power * past_power)
     never_faster = stats.above(loss[columns], p.always) & view.told[columns] & ~np.isnan(view.power[columns])
     # Where no page shows limit or reasons, what stands tells whether a limit holds the clock: power, or the clock itself.

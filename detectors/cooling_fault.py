@@ -28,7 +28,7 @@ class Params:
     (a hot day: +3 to 6 °C on all nodes, margins stay above 10).
 
     window_seconds: how far back levels are averaged. busy: utilisation from which a GPU is at work. per_watt: °C that a
-    watt more makes. like_power: share of its present power from which a past moment is comparable. settled: °C a minute
+    watt more makes in air; per_watt_least: under water, at the least. like_power: share of its present power from which a past moment is comparable. settled: °C a minute
     within which a temperature stands. rise: °C above the own
     past, and above what the others rose, that no weather makes. share: of the GPUs at work under the cause that must have
     risen, and of its nodes. outside: the share of the others that may have risen as well. inlet: °C by which the air at the
@@ -39,6 +39,7 @@ class Params:
     window_seconds: float = 90.0
     busy: float = 0.5
     per_watt: float = 0.045
+    per_watt_least: float = 0.012
     like_power: float = 0.5
     settled: float = 3.0
     rise: float = 8.0
@@ -90,7 +91,7 @@ def _heat(window: Window, p: Params) -> _Heat:
         was, watts = window.values("gpu.temperature_celsius")[rows][:, columns], window.values("gpu.power_watts")[rows][:, columns]
         like = stats.above(watts, p.like_power * power.mean[columns]) & _settled(window, rows, p)[:, columns]
         # What the temperature of then would be at the power of now.
-        level = np.where(like, was + p.per_watt * (power.mean[columns] - watts), np.nan)
+        level = np.where(like, was + _warmer_by(power.mean[columns] - watts, p), np.nan)
         far = _far(window, columns, power.mean[columns], p)
         # With no memory but the window, its coolest moments must stand for a past that the fault may nearly fill.
         near = np.where(np.isnan(far), stats.quantile(level, 0.05), stats.quantile(level, 0.25))
@@ -115,7 +116,12 @@ def _far(window: Window, columns: Ints, watts: Floats, p: Params) -> Floats:
     """What the last day says of the temperature at these watts."""
     temp = stats.long_past(window, "gpu.temperature_celsius", 86_400, columns)
     power = stats.long_past(window, "gpu.power_watts", 86_400, columns)
-    return np.where(power >= p.like_power * watts, temp + p.per_watt * (watts - power), np.nan)
+    return np.where(power >= p.like_power * watts, temp + _warmer_by(watts - power, p), np.nan)
+
+
+def _warmer_by(watts: Floats, p: Params) -> Floats:
+    """°C that so many watts more make at most, or that so many less take away at least: nothing of a rise is owed to not knowing the cooler."""
+    return np.asarray(np.where(watts > 0, p.per_watt, p.per_watt_least) * watts)
 
 
 def _causes(window: Window, heat: _Heat, p: Params) -> list[_Cause]:

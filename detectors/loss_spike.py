@@ -37,7 +37,8 @@ class Params:
     high_steps: so many readings in succession. rise: by how much all of them are above the median before, sigmas: and by
     how many robust sigmas of the differences before. norm_rise, norm_sigmas: the same of the gradient norm's median.
     Without a norm that rises: above_all, all of them over the highest before; clear_rise, their median over it.
-    calm_norm: a norm below so many times its past did not move with the loss: then the rise has to be huge_rise.
+    calm_norm: a norm that is not above so many times its past (nor, in a single reading, norm_rise times) did not move with the loss:
+    then the rise has to be huge_rise.
     past: readings that are needed before them; past_slow: of a job whose readings lie slow_seconds apart or more (long
     steps or log intervals, which are calm), not in its first early_steps steps; past_range: and their rise so many times
     the range of these few. recovered: share of the height below which it comes back down. lasting_seconds: a loss that is
@@ -199,10 +200,18 @@ def _rise_from(seen: Readings, first: int, p: Params) -> Rise | None:
     top, middle = float(past.max()), float(np.median(run[-p.high_steps:]))
     if float(run.min()) < (1.0 + p.above_all) * top or middle < (1.0 + p.clear_rise) * top:
         return None
-    calm = usual_norm > 0 and float(np.nanmax(seen.norm[first:], initial=0.0)) < p.calm_norm * usual_norm
-    if calm and middle < (1.0 + p.huge_rise) * usual:
+    if _norm_stayed(seen.norm[first:], usual_norm, p) and middle < (1.0 + p.huge_rise) * usual:
         return None
     return Rise(first, usual, norm, usual_norm)
+
+
+def _norm_stayed(norms: Floats, usual: float, p: Params) -> bool:
+    """The gradient norm did not move with the loss. Of many readings one is high by chance: a single one has to be clearly so."""
+    known = norms[~np.isnan(norms)]
+    if not usual > 0 or not len(known):
+        return usual > 0
+    three = np.median(np.lib.stride_tricks.sliding_window_view(known, min(3, len(known))), axis=1)
+    return bool(three.max() < p.calm_norm * usual and known.max() < p.norm_rise * usual)
 
 
 def _usual(past: Floats) -> float:

@@ -42,7 +42,7 @@ class Params:
     hot: °C of the core that no healthy part reaches under water or good air (about 75); hot_memory: of the HBM.
     hotter, hotter_sigmas: °C and robust sigmas above the peers; hotter_than_past: °C above the part's own past.
     clock_loss: share of the clock lost against peers or past where only heat and clock speak; clock_loss_weak: the share
-    that agrees with physics. clock_sigmas: robust sigmas below the peers. at_cap: share of the power limit from which a
+    that agrees with physics, or with a heat that lies much_hotter (°C) above peers and past alike. clock_sigmas: robust sigmas below the peers. at_cap: share of the power limit from which a
     low clock is the limit's work. busy: utilisation from which a GPU is at work. peers_min: others needed to compare.
     node_hotter: °C above the middle of the other nodes' middles (slots differ by ±4 and inlets by a few °C, signals.md §10) by which
     the share node_share of the node's GPUs at work, and node_gpus at least, must be hotter for the node to be named.
@@ -61,6 +61,7 @@ class Params:
     hotter: float = 12.0
     hotter_sigmas: float = 8.0
     hotter_than_past: float = 6.0
+    much_hotter: float = 20.0
     clock_loss: float = 0.035
     clock_loss_weak: float = 0.02
     clock_sigmas: float = 3.0
@@ -198,12 +199,13 @@ def _compare(window: Window, view: _View, p: Params) -> _Compared:
     enough = clock_peers.n >= p.peers_min
     loss_peers = np.where(enough, 1.0 - stats.ratio(view.clock.mean, clock_peers.middle), np.nan)
     loss_past = 1.0 - stats.ratio(view.clock.mean, past_clock)
+    heated = stats.above(delta, p.much_hotter) & stats.above(view.temp.mean - past_temp, p.much_hotter)
     # 15 MHz is one step of the clock: the least sigma.
     far = stats.above(-stats.robust_z(view.clock.mean, clock_peers, 15e6), p.clock_sigmas)
     return _Compared(
         clock_peers, temp_peers, past_clock, past_temp, loss_peers, loss_past, hot, hotter,
         stats.above(view.temp.mean - past_temp, p.hotter_than_past),
-        enough & far & stats.above(loss_peers, p.clock_loss),
+        enough & far & stats.above(loss_peers, np.where(heated, p.clock_loss_weak, p.clock_loss)),
         # No limit on the page: heat takes power away, so a GPU that draws more than before, and more than its peers,
         # is held by its limit. Peers alone do not tell: those that wait for a throttled GPU draw less as well.
         np.isnan(view.limit) & stats.above(view.power / power_peers.middle, 1.05)

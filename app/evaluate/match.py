@@ -3,7 +3,7 @@
 An incident is *right* when the fault's name is the same, its culprit is the true part (or the true shared scope) and it was
 opened between the fault's onset and GRACE after its end. The first right one finds the fault, further ones are *repeats*.
 An *echo* is an incident about what a planted fault does to its job or to those who watch (`ECHOES`): opened in that time, on
-the job or node of the fault, naming no part elsewhere. Echoes and repeats are no false alarms, and count against the incidents
+the job or node of the fault, naming no part elsewhere (a straggler: the very part that is slow, whose own name is missed). Echoes and repeats are no false alarms, and count against the incidents
 per true fault. All else is a false alarm, of three kinds: *misplaced* (a true fault's name and time, the wrong part),
 *misnamed* (the true part and time, or a part of the true node, another fault), *unfounded* (neither). A merged incident is none.
 "Cannot tell apart": when two suspects have the same probability and the truth is one of them, the fault is found, and its
@@ -172,6 +172,8 @@ def same_part(truth: Truth, culprit: Part | None, one: Said, groups: Groups) -> 
 def is_echo(truth: Truth, one: Said) -> bool:
     """A consequence of the fault for its job or its exporters, that blames nobody elsewhere."""
     causes = ECHOES.get(one.fault, frozenset())
+    if one.fault == "straggler":  # what any slow part does to the rank on it: true of that part alone
+        return truth.harms and truth.fault != "straggler" and same_part(truth, one.culprit, one, {})
     does = {truth.fault, *(("stops", "slows") if truth.impact is None else ("slows",) if truth.harms else ())}
     if not causes & does or one.fault == truth.fault:
         return False

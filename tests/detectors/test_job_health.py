@@ -62,6 +62,12 @@ def another_mix() -> Cluster:
     return small().add("rank.loss", 0.6, 60)
 
 
+def another_mix_under_a_norm_that_is_high_once() -> Cluster:
+    c = another_mix()
+    c.signals["rank.grad_norm"][80] *= 1.7
+    return c
+
+
 def lower_norm_noise() -> Cluster:
     c = small()
     c.signals["rank.grad_norm"][90:] *= 20  # the norm alone jumps
@@ -93,7 +99,7 @@ def rises_a_little_without_a_norm() -> Cluster:
     return small(without=("rank.grad_norm",)).add("rank.loss", 0.4, 80)
 
 
-NO_SPIKES = [one_high_step, two_high_steps, another_mix, lower_norm_noise, resumed_from_an_older_step, loss_that_is_no_number,
+NO_SPIKES = [one_high_step, two_high_steps, another_mix, another_mix_under_a_norm_that_is_high_once, lower_norm_noise, resumed_from_an_older_step, loss_that_is_no_number,
              noise_of_a_small_loss, loss_around_zero, rises_a_little_without_a_norm]
 
 
