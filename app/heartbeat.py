@@ -22,9 +22,10 @@ from core.telemetry import Telemetry
 PARTS = ("ingest", "detect", "notify")
 TIMEOUT_SECONDS = 10.0
 LOOK_SECONDS = 5.0
+STALE_SECONDS = 60.0  # a look, the asking of the URL and the pause after it are over by then
 
 
-def lags(now_ms: int, workers: Mapping[str, float], last_tick: int | None, waiting_seconds: float) -> dict[str, float | None]:
+def lags(now_ms: int, workers: Mapping[str, float], last_tick: int | None, waiting_seconds: float | None) -> dict[str, float | None]:
     """Seconds that each part is behind at `now_ms`; None = not known. workers: lag of each collector that has leases."""
     return {"ingest": max(workers.values(), default=None), "detect": None if last_tick is None else max(0.0, (now_ms - last_tick) / 1000),
             "notify": waiting_seconds}
@@ -46,11 +47,12 @@ class Heartbeat(threading.Thread):
         self._halt = threading.Event()
         self._behind: list[str] = list(PARTS)
         self._next = 0.0
+        self._looked = monotonic_seconds()
         self._http = httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False)
 
     def well(self) -> bool:
-        """False while any part is beyond its limit."""
-        return not self._behind
+        """False while any part is beyond its limit, or where the last look is too old to tell: what is measured may itself hang."""
+        return not self._behind and monotonic_seconds() - self._looked < STALE_SECONDS
 
     def stop(self) -> None:
         """Ends the thread."""
@@ -71,14 +73,16 @@ class Heartbeat(threading.Thread):
             found = {}
         for part in PARTS:
             lag = found.get(part)
-            if lag is not None:
+            if lag is None:  # the number of before would look well
+                self._telemetry.drop("greylag_lag_seconds", part=part)
+            else:
                 self._telemetry.set("greylag_lag_seconds", lag, part=part)
         fresh = behind(found, self._config.limits)
         asked = self._config.url is not None or self._config.url_file is not None
         if fresh != self._behind and asked:
             words = f"no heartbeat: {', '.join(fresh)} beyond the limit or not known" if fresh else "heartbeat: all is well"
             print(f"greylag: {words}", file=sys.stderr, flush=True)
-        self._behind = fresh
+        self._behind, self._looked = fresh, monotonic_seconds()
         if self._behind or now < self._next or not asked:
             return
         self._next = now + self._config.interval_seconds

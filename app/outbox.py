@@ -3,17 +3,21 @@
 A message leaves the outbox only when its receiver has taken it, or when it was given up as a dead letter; a restart goes on
 where it was. Each notifier has a thread of its own, so one that hangs holds nobody back. What a standing notifier has to keep
 firing is posted again by the same thread, so that it never overtakes the end of an incident.
+
+How far notification is behind is told by clocks alone, never by what a courier does next: one that hangs, fails or has died is
+further behind with every second.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from app.lanes import Lanes, pause_seconds
-from core.clock import monotonic_seconds
+from core.clock import monotonic_seconds, wall_ms
 from core.errors import GreylagError, Refused
 from core.protocols import Notifier, StandingNotifier
 from core.telemetry import Telemetry
@@ -35,31 +39,62 @@ class Courier(threading.Thread):
         self.lanes = Lanes(seed)
         self.wake = threading.Event()
         self._seed, self._clock = seed, clock
-        self._waits: dict[str, float] = {}  # by message: since when it is seen waiting
+        self._waits: dict[str, float] = {}  # by message: since when it waits
+        self._looked = clock()  # up to when the store has been asked what waits
+        self._failing: float | None = None  # since when no round came to its end
+        self._said = ""
         self._resend_at, self._stand_tries = 0.0, 0
 
     def run(self) -> None:
         while not self._outbox.halt.is_set():
-            try:
-                again = self.deliver(self._clock())
-                self.stand(self._clock())
-            except GreylagError as error:  # the store did not answer: nothing is lost, it is asked again
-                again = False
-                print(f"greylag: {self.notifier_name}: {error}", file=sys.stderr, flush=True)
-            if not again:
+            if not self.round():
                 self.wake.wait(LOOK_SECONDS)
                 self.wake.clear()
 
-    def lag_seconds(self, now: float) -> float:
-        """How long the oldest waiting message has been waiting, as far as this process has seen."""
-        return max((now - since for since in tuple(self._waits.values())), default=0.0)
+    def round(self) -> bool:
+        """Delivers, and posts what stands. True where there may be more to do at once. No error ends the courier: nothing is lost,
+        all of it is tried again."""
+        began = self._clock()
+        try:
+            again = self.deliver(began)
+            self.stand(self._clock())
+        except Exception as error:
+            self._failed(error, began)
+            return False
+        self._failing, self._said = None, ""
+        return again
+
+    def _failed(self, error: Exception, began: float) -> None:
+        """Said with its place in the code where nobody expected it, and that once: it may come again with each round."""
+        self._failing = began if self._failing is None else self._failing
+        if isinstance(error, GreylagError):  # the store did not answer
+            print(f"greylag: {self.notifier_name}: {error}", file=sys.stderr, flush=True)
+            return
+        self._outbox.telemetry.add("greylag_courier_errors_total", notifier=self.notifier_name)
+        words = f"{type(error).__name__}: {error}"
+        if words != self._said:
+            print(f"greylag: {self.notifier_name}: unexpected, and tried again: {words}", file=sys.stderr, flush=True)
+            traceback.print_exception(error)
+        self._said = words
+
+    def lag_seconds(self, now: float) -> float | None:
+        """Since when the oldest message waits. What the store was not asked for since, or what no round came through with, counts as
+        waiting: nobody knows better. None = the thread has ended and should not have."""
+        if self.ident is not None and not self.is_alive() and not self._outbox.halt.is_set():
+            return None
+        since = [self._looked, *tuple(self._waits.values())]
+        failing = self._failing
+        return max(0.0, now - min(since if failing is None else [failing, *since]))
 
     # --- messages -----------------------------------------------------------------------------------------------------
     def deliver(self, now: float) -> bool:
         """One round over the first message of each lane. True where one was taken: its lane may have the next."""
         heads = self._outbox.store.outbox_heads(self.notifier_name)
-        self._waits = {one.id: self._waits.get(one.id, now) for one, _ in heads}
-        self._outbox.telemetry.set("greylag_outbox_oldest_seconds", self.lag_seconds(now), notifier=self.notifier_name)
+        self._looked = now
+        known = self._waits  # the first of each lane, and so the oldest of all
+        self._waits = {one.id: known[one.id] if one.id in known else now - self._outbox.age_seconds(one) for one, _ in heads}
+        oldest = max((now - since for since in self._waits.values()), default=0.0)
+        self._outbox.telemetry.set("greylag_outbox_oldest_seconds", oldest, notifier=self.notifier_name)
         if not heads or not self.lanes.open(now):
             self._count()
             return False
@@ -133,11 +168,14 @@ class Courier(threading.Thread):
 
 class OutboxThread:
     """The couriers of all notifiers. routes: of the same names. seed: of the jitter. well: Greylag itself is well, for the alert
-    that always fires."""
+    that always fires. now_ms: the clock of the messages' ticks."""
 
     def __init__(self, store: DuckStore, writer: StoreWriter, notifiers: Mapping[str, Notifier], telemetry: Telemetry,
-                 routes: Sequence[NotifyRoute] = (), seed: int = 0, well: Callable[[], bool] = lambda: False) -> None:
+                 routes: Sequence[NotifyRoute] = (), seed: int = 0, well: Callable[[], bool] = lambda: False,
+                 now_ms: Callable[[], int] = wall_ms) -> None:
         self.store, self.writer, self.telemetry, self.well = store, writer, telemetry, well
+        self._now_ms = now_ms
+        self._anew: set[str] = set()  # dead letters that somebody sent again
         self.halt = threading.Event()
         self.standing_routes = {route.name: route for route in routes if route.plugin.standing}
         self._standing: dict[str, tuple[Incident, ...]] = {}
@@ -191,11 +229,21 @@ class OutboxThread:
         with self._lock:
             return self._standing_at, self._standing.get(name, ())
 
-    def lag_seconds(self, now: float) -> float:
-        """How long the oldest message of any notifier has been waiting."""
-        return max((one.lag_seconds(now) for one in self._couriers), default=0.0)
+    def age_seconds(self, message: Outbound) -> float:
+        """How old a message is that is seen waiting for the first time; one that was sent again waits since then."""
+        return 0.0 if message.id in self._anew else max(0.0, (self._now_ms() - message.at) / 1000)
+
+    def lag_seconds(self, now: float) -> float | None:
+        """How long the oldest message of any notifier has been waiting; None = not known: a courier has died."""
+        found = [one.lag_seconds(now) for one in self._couriers]
+        return None if None in found else max((one for one in found if one is not None), default=0.0)
 
     def resend(self, message_id: str) -> None:
         """A dead letter is tried again. Raises KeyError, Refused."""
-        self.writer.call(lambda: self.store.outbox_resend(message_id)).result()
+        self._anew.add(message_id)  # before a courier can see it
+        try:
+            self.writer.call(lambda: self.store.outbox_resend(message_id)).result()
+        except BaseException:
+            self._anew.discard(message_id)
+            raise
         self.wake()

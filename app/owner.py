@@ -175,7 +175,8 @@ class Owner:
         self.drift = SlowDrift(self.store, self.now_ms, lambda: self.inventory, self.telemetry)
         self.odd = OddParts(self.data_dir / MODEL_FILE, lambda: self.last_window, self.telemetry)
         self.heartbeat = Heartbeat(config.heartbeat, self.lags, self.telemetry, config.resolve)
-        self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry, routes, os.getpid(), self.heartbeat.well)
+        self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry, routes, os.getpid(), self.heartbeat.well,
+                                   self.now_ms)
         self.outbox.stands(self.store.last_tick() or 0, self.brain.herald.standing(self.brain.open_incidents()))
         self.silence_watch = SilenceWatch(notifiers, self.brain.silences, self.telemetry, self.now_ms)
         recall_callbacks(self.hands.door, self.store, self.store.last_tick())

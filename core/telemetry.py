@@ -54,6 +54,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "greylag_notifications_total": ("counter", "deliveries by result", ("notifier", "result")),
     "greylag_outbox_dead": ("gauge", "messages that were given up: dead letters", ("notifier",)),
     "greylag_outbox_oldest_seconds": ("gauge", "how long the oldest undelivered message has been waiting", ("notifier",)),
+    "greylag_courier_errors_total": ("counter", "unexpected exceptions of a notifier's courier, which went on", ("notifier",)),
     "greylag_pages_left": ("gauge", "pages of this week that the notifier's budget leaves", ("notifier",)),
     "greylag_lag_seconds": ("gauge", "how far ingest, detect and notify are behind", ("part",)),
     "greylag_heartbeats_total": ("counter", "heartbeats by result", ("result",)),
