@@ -179,10 +179,6 @@ class Scheduler:
         """Takes the node back."""
         self.runner.run("scontrol", "update", f"nodename={node}", "state=resume")
 
-    def reason(self, node: str, reason: str) -> None:
-        """Another reason for a node that is out."""
-        self.runner.run("scontrol", "update", f"nodename={node}", f"reason={reason}")
-
     def reboot(self, node: str, reason: str) -> None:
         """Boots the node as soon as it is idle; it stays down afterwards."""
         self.runner.run("scontrol", "reboot", "asap", "nextstate=down", f"reason={reason}", node)
@@ -235,7 +231,3 @@ class Scheduler:
         if not number.isdigit():
             raise Unavailable("sbatch did not say the number of the job")
         return int(number)
-
-    def cancel(self, job: int) -> None:
-        """Ends a job."""
-        self.runner.run("scancel", str(job))
