@@ -1,6 +1,6 @@
 """Whatever happens in whatever order: budgets hold, nothing is done twice or on old evidence, everything ends.
 
-250 random stories here and 9,750 more with `make chaos` make the 10,000. A failure prints its seed and the shortest
+160 random stories here and 9,840 more with `make chaos` make the 10,000. A failure prints its seed and the shortest
 story that still breaks.
 """
 
