@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.story import part
+from app.worth_lines import worth_lines
 from core.clock import TICK_MS, rfc3339
 from core.errors import BadInput, Unavailable
 from core.render import plain
@@ -124,8 +125,5 @@ def _item_lines(one: Mapping[str, Any]) -> Iterator[str]:
     for number, step in enumerate(one["steps"], 1):
         args = ", ".join(f"{key} {value}" for key, value in step["args"].items())
         yield f"    {number}. {step['kind']} {part(step['target'])}" + (f" ({args})" if args else "") + (", done" if step["done"] else "")
-    worth = one["worth"]
-    best = next((o for o in worth["options"] if not o["skip"]), None) if worth is not None else None
-    if best is not None:
-        yield (f"    expected loss: {worth['waiting_gpu_hours']:.1f} GPU-hours by waiting, {best['expected_gpu_hours']:.1f} by the attempt "
-               f"(chance to cure {best['cure']:.0%})")
+    for line in worth_lines(one["worth"]):
+        yield f"    {line}"

@@ -94,12 +94,12 @@ def incident_lines(record: Mapping[str, Any]) -> list[str]:
 def action_lines(record: Mapping[str, Any]) -> list[str]:
     """An action's decision or outcome."""
     action, outcome = record["action"], record["outcome"]
-    args = ", ".join(f"{k} {v}" for k, v in action["args"].items() if v is not None)
+    args = ", ".join(f"{k} {v}" for k, v in action["args"].items() if v is not None and k != "attempts")
     text = f"{action['kind']} {part(action['target'])}" + (f" ({args})" if args else "")
     if outcome["state"] == "PENDING":
         if action["reason"] == "policy":  # the usual case: the rule's next step
             return [f"  → step {action['step']}: {text}"]
-        return [f"  → {text}: {because(action['reason'])}"]
+        return [f"  → {text}: {because(action['reason'])}", *(f"  · {line}" for line in action["args"].get("attempts", ()))]
     took = f" after {outcome['took_seconds']:.0f} s" if outcome["took_seconds"] else ""
     mark = {"DONE": "✓", "SIMULATED": "✓", "RUNNING": "·"}.get(outcome["state"], "✗")
     why = "" if outcome["reason"] in ("", "done") else f": {because(outcome['reason'])}"

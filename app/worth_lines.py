@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remediation.worth import attempt_words
+
 WAITS = {"checkpoint": "cheaper after the next checkpoint", "now": "no checkpoint is worth waiting for"}
 
 
@@ -16,14 +18,8 @@ def worth_lines(worth: Mapping[str, Any] | None) -> list[str]:
     work = "unsaved work not known" if unsaved is None else f"{unsaved / 60:.0f} min of work unsaved"
     stop = f"; stopping the job: {WAITS[worth['wait_for']]}" if worth["wait_for"] else ""
     lines = [f"worth     waiting: {worth['waiting_gpu_hours']:.1f} GPU-hours expected to be lost ({worth['lost_gpus']:.1f} an hour now, "
-             f"{worth['job_gpus']:.0f} GPUs, {work}{stop})"]
-    for one in worth["options"]:
-        judged = one["cured"] + one["failed"]
-        own = f"{one['cured']} of {judged} here" if judged else "no own record"
-        spare = f", spares {one['spare_gpu_hours']:.1f} besides" if one["spare_gpu_hours"] else ""
-        skipped = ", not worth it: skipped" if one["skip"] else ""
-        lines.append(f"          attempt {one['place'] + 1} ({', '.join(one['kinds'])}): {one['expected_gpu_hours']:.1f} expected, "
-                     f"{one['stop_gpu_hours']:.1f} of it at once{spare}; cures {100 * one['cure']:.0f} % ({own}){skipped}")
+             f"{worth['job_gpus']:.0f} GPUs, {work}, {worth['spares']} spares{stop})"]
+    lines += [f"          {attempt_words(one)}" for one in worth["options"]]
     if worth["hold"]:
         lines.append("          held: stopping the job costs more than waiting")
     return lines

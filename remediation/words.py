@@ -21,7 +21,7 @@ def why(reason: str) -> str:
 
 def say(action: Action, outcome: Outcome) -> str:
     """One line: `drain n7 (wait_for=checkpoint): done after 312 s`; a reason follows where it adds something."""
-    args = ", ".join(f"{k}={v}" for k, v in action.args.items())
+    args = ", ".join(f"{k}={v}" for k, v in action.args.items() if k != "attempts")  # a proposal's lines are too long for one
     text = f"{_VERBS.get(action.kind, action.kind)} {action.target}" + (f" ({args})" if args else "")
     text += f": {_STATES.get(outcome.state, outcome.state)}"
     if outcome.took_seconds > 0:

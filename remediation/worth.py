@@ -13,7 +13,7 @@ not known (no rate, no job) is no reason for either: then the policy alone decid
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -75,7 +75,8 @@ class Option:
     """One attempt of the rule. place: its index. cure: the chance that it cures; cured, failed: what the own ledger counts.
     stop_gpu_hours: what the job loses by it whether or not it cures. expected_gpu_hours: all that the job is expected to lose
     when it is made now, what comes after it where it fails included. spare_gpu_hours: the expected price of spares, beside
-    that. skip: it is not worth it."""
+    that. skip: it is not worth it. restart_seconds: what its steps take until the job runs again; queue_seconds: what the job waits in
+    the queue besides."""
 
     place: int
     kinds: tuple[str, ...]
@@ -86,6 +87,8 @@ class Option:
     expected_gpu_hours: float
     spare_gpu_hours: float
     skip: bool = False
+    restart_seconds: float = 0.0
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Worth:
     """What waiting and acting are expected to cost. options: the attempts that are left. wait_for: `checkpoint` where
     waiting for the next one is cheaper than stopping the job now, `now` where it is not, None where that is not known.
     hold: acting later, or not at all, costs less than acting now. wait_seconds: until acting costs least, as far as is known now.
-    least_gpu_hours: what is expected to be lost where everything is done at its best time."""
+    least_gpu_hours: what is expected to be lost where everything is done at its best time. spares: that may be used."""
 
     at: int
     lost_gpus: float
@@ -105,6 +108,7 @@ class Worth:
     hold: bool = False
     wait_seconds: float = 0.0
     least_gpu_hours: float = 0.0
+    spares: int = 0
 
     def best(self) -> Option | None:
         """The first option that is not skipped."""
@@ -126,14 +130,27 @@ def told(worth: Worth, option: Option) -> str:
             f" {after:.1f} without it")
 
 
+def attempt_words(one: Mapping[str, Any]) -> str:
+    """An option, as JSON, in one line: its steps, what is expected to be lost by it, what that rests on, and its chance to cure."""
+    judged = one["cured"] + one["failed"]
+    own = f"{one['cured']} of {judged} here" if judged else "no own record"
+    spare = f", spares {one['spare_gpu_hours']:.1f} besides" if one["spare_gpu_hours"] else ""
+    skipped = ", not worth it: skipped" if one["skip"] else ""
+    return (f"attempt {one['place'] + 1} ({', '.join(one['kinds'])}): {one['expected_gpu_hours']:.1f} expected, "
+            f"{one['stop_gpu_hours']:.1f} of it at once (restart {one['restart_seconds']:.0f} s, queue {one['queue_seconds']:.0f} s){spare}; "
+            f"cures {100 * one['cure']:.0f} % ({own}){skipped}")
+
+
 def proposal_args(worth: Worth | None) -> dict[str, object]:
     """What a proposal shows of the worth, as arguments of its action: expected GPU-hours lost by waiting and by the attempt,
-    and its chance to cure."""
+    its chance to cure, the work that is not saved, the spares, and a line for each attempt."""
     best = worth.best() if worth is not None else None
     if worth is None or best is None:
         return {}
+    unsaved = None if worth.unsaved_seconds is None else round(worth.unsaved_seconds)
     return {"waiting_gpu_hours": round(worth.waiting_gpu_hours, 2), "attempt_gpu_hours": round(best.expected_gpu_hours, 2),
-            "cure_chance": round(best.cure, 3)}
+            "cure_chance": round(best.cure, 3), "unsaved_seconds": unsaved, "spares": worth.spares,
+            "attempts": [attempt_words(asdict(one)) for one in worth.options]}
 
 
 # --- the two sides ------------------------------------------------------------------------------------------------------
@@ -163,10 +180,7 @@ def stop_gpu_hours(steps: Sequence[Step], now: Situation) -> tuple[float, float]
     kinds = [s.kind for s in steps if commands(s.kind)]
     if not any(kind in STOPS for kind in kinds):
         return 0.0, 0.0
-    seconds = sum(step_seconds(s, now.fault) for s in steps if commands(s.kind))
-    if any(KINDS[kind].subject == "job" for kind in kinds):
-        needs = any(kind in USES_SPARE for kind in kinds) and now.spares < 1
-        seconds += float(numbers()["queue_without_spare" if needs else "queue"])
+    seconds = sum(stands(steps, now))
     patient = _waits(steps, now)
     unsaved = 0.0 if patient else now.unsaved_seconds or 0.0
     lost = now.job_gpus * (seconds + unsaved)
@@ -178,6 +192,16 @@ def stop_gpu_hours(steps: Sequence[Step], now: Situation) -> tuple[float, float]
     if any(kind in USES_SPARE for kind in kinds):
         spare = now.node_gpus * float(numbers()["repair"]) * missed(now)
     return lost / HOUR, spare / HOUR
+
+
+def stands(steps: Sequence[Step], now: Situation) -> tuple[float, float]:
+    """(restart, queue): seconds that the steps take until the job runs again, and that it waits for its nodes besides."""
+    kinds = [s.kind for s in steps if commands(s.kind)]
+    restart, queue = sum(step_seconds(s, now.fault) for s in steps if commands(s.kind)), 0.0
+    if any(KINDS[kind].subject == "job" for kind in kinds):
+        needs = any(kind in USES_SPARE for kind in kinds) and now.spares < 1
+        queue = float(numbers()["queue_without_spare" if needs else "queue"])
+    return restart, queue
 
 
 def missed(now: Situation) -> float:
@@ -229,7 +253,8 @@ def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cure
         last = place == places[-1]
         dearer = expected + price > MARGIN * (after + spares_after)
         skip = not last and chance.mean < SELDOM and chance.own.judged >= OWN_LEAST and dearer
-        options.append(Option(place, kinds, chance.mean, chance.own.cured, chance.own.failed, stop, expected, price, skip))
+        options.append(Option(place, kinds, chance.mean, chance.own.cured, chance.own.failed, stop, expected, price, skip,
+                              *stands(steps, now)))
         if not skip:
             after, spares_after = expected, price  # the ladder is gone down in order
     options.reverse()
@@ -240,7 +265,7 @@ def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cure
         alone = weigh(at, attempts, first, replace(now, stands_seconds=None), cures, verify_seconds, passed)
         hold = bool(options) and alone is not None and after > alone.least_gpu_hours
     return Worth(at, now.lost_gpus, now.job_gpus, now.unsaved_seconds, waiting, tuple(options), checkpoint_first(now), hold,
-                 wait if hold else 0.0, min(waiting, cost))
+                 wait if hold else 0.0, min(waiting, cost), now.spares)
 
 
 def _best_time(options: Sequence[Option], attempts: Sequence[Attempt], now: Situation, after: float) -> tuple[float, float]:

@@ -9,6 +9,8 @@ from fastapi.testclient import TestClient
 
 from app.house import OwnerHouse
 from app.owner import Owner
+from app.policy_plan import _item_lines
+from app.story import action_lines
 from app.worth_lines import score_lines, worth_lines
 from core.config import read_config
 from core.protocols import TickCommit
@@ -16,7 +18,7 @@ from core.render import plain
 from core.telemetry import METRICS
 from core.types import Action, Outcome, Target
 from remediation.cures import Cures
-from remediation.worth import as_json, weigh
+from remediation.worth import as_json, proposal_args, weigh
 from tests.remediation.test_worth import LADDER, NOW, judged
 from tests.remediation.worlds import T0, incident
 
@@ -63,16 +65,41 @@ def test_an_incident_shows_what_waiting_and_acting_cost(owner: Owner) -> None:
     shown = TestClient(owner.app()).get(f"{API}/incidents/inc-1").json()["worth"]
     assert shown["waiting_gpu_hours"] == pytest.approx(worth.waiting_gpu_hours, rel=1e-4)
     assert [(o["place"], o["skip"]) for o in shown["options"]] == [(0, True), (1, False)]
+    assert [(o["restart_seconds"], o["queue_seconds"], o["cured"], o["failed"]) for o in shown["options"]] == [
+        (1245.0, 60.0, 1, 19), (1020.0, 60.0, 0, 0)]
+    assert (shown["spares"], shown["unsaved_seconds"]) == (2, 300.0)
 
 
 def test_the_costs_are_lines_for_a_terminal() -> None:
     """Waiting first, then each attempt with its chance, its own record and whether it is skipped."""
     lines = worth_lines(plain(as_json(weigh(T0, LADDER, 0, NOW, judged(1, 19), 1200.0))))
-    assert lines[0].startswith("worth     waiting: 582.1 GPU-hours expected to be lost (25.0 an hour now, 128 GPUs, 5 min of work unsaved")
+    assert lines[0].startswith("worth     waiting: 582.1 GPU-hours expected to be lost (25.0 an hour now, 128 GPUs, 5 min of work unsaved, 2 spares")
     assert "attempt 1 (drain, reset_gpu, diagnose, undrain, resume_job)" in lines[1]
     assert lines[1].endswith("(1 of 20 here), not worth it: skipped")
+    assert "(restart 1020 s, queue 60 s)" in lines[2]
     assert "no own record" in lines[2]
     assert worth_lines(None) == []
+
+
+def test_a_proposal_is_told_with_a_line_for_each_attempt() -> None:
+    """In `incidents show` and in a replay; what it rests on that is one number stays beside the step."""
+    args = proposal_args(weigh(T0, LADDER, 0, NOW, judged(1, 19), 1200.0))
+    row = {"kind": "drain", "target": plain(Target("node", "n1")), "args": args, "reason": "awaiting_approval"}
+    first, *rest = action_lines({"action": row, "outcome": {"state": "PENDING"}})
+    assert "unsaved_seconds 300, spares 2)" in first
+    assert [line.strip(" ·")[:9] for line in rest] == ["attempt 1", "attempt 2"]
+    assert len(action_lines({"action": row, "outcome": {"state": "REFUSED", "reason": "withdrawn", "took_seconds": 0.0}})) == 1
+
+
+def test_a_plan_tells_the_same_lines() -> None:
+    """`greylag policy plan`: waiting and each attempt."""
+    outlook = {"incident": "inc-1", "rule": "hot", "attempt": 1, "of": 2, "fault": "gpu_slow", "culprit": plain(Target("node", "n1")),
+               "confidence": 0.9, "lost_gpu_hours": 1.0, "would": "propose", "reason": "awaiting_approval", "because": "", "steps": [],
+               "worth": plain(as_json(weigh(T0, LADDER, 0, NOW, judged(1, 19), 1200.0)))}
+    told = "\n".join(_item_lines(outlook))
+    assert "waiting: 582.1" in told
+    assert "attempt 1 (drain, reset_gpu" in told
+    assert "attempt 2 (drain, replace" in told
 
 
 def test_a_held_incident_says_so() -> None:

@@ -283,6 +283,39 @@ def test_a_proposal_shows_what_waiting_and_acting_cost():
     assert proposal_args(None) == {}
 
 
+def test_a_proposal_shows_each_attempt_and_what_its_cost_rests_on():
+    """A line for each that the rule has left: steps, GPU-hours, restart and queue, chance and own record; and work, spares beside them."""
+    owner, fault, rate = site(cured=3, failed=1, mode="propose", checkpoint=SOON)
+    run(owner, fault, rate, 12)
+    proposal, worth = next(a for a, o in owner.rows if o.reason == "awaiting_approval"), owner.engine.worth("inc-1")
+    first, second = proposal.args["attempts"]
+    assert "attempt 1 (drain, reset_gpu, diagnose, undrain, resume_job): " in first
+    assert first.endswith("(3 of 4 here)")
+    assert "attempt 2 (drain, replace, resume_job): " in second
+    assert "(restart 1020 s, queue " in second
+    assert second.endswith("(no own record)")
+    assert proposal.args["spares"] == worth.spares
+    assert 1_200 < proposal.args["unsaved_seconds"] < 1_700
+
+
+def test_a_proposal_survives_a_restart_with_its_lines():
+    """They are part of the state that commits with the tick."""
+    owner, fault, rate = site(mode="propose")
+    run(owner, fault, rate, 12)
+    before = owner.engine.dump()
+    owner.die()
+    assert owner.engine.dump() == before
+    assert len(owner.engine.track("inc-1").proposal.args["attempts"]) == 2
+
+
+@pytest.mark.parametrize(("steps", "spares", "restart", "queue"), [
+    (HARD, 2, 1020.0, 60.0), (HARD, 0, 1020.0, 3600.0), (Attempt((Step("reset_gpu"),)), 0, 60.0, 0.0)])
+def test_an_attempt_tells_what_its_restart_and_its_queue_take(steps, spares, restart, queue):
+    """Without a spare its job waits for a node; an attempt that starts no job waits for none."""
+    worth = weigh(T0, (steps,), 0, replace(NOW, spares=spares), Cures(), 1200)
+    assert (worth.options[0].restart_seconds, worth.options[0].queue_seconds, worth.spares) == (restart, queue, spares)
+
+
 def test_a_restart_decides_the_same():
     """The rate is part of the state that commits with the tick."""
     owner, fault, rate = site(0.2)
