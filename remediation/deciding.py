@@ -32,6 +32,7 @@ from remediation.weighing import (
     settled,
     start_anew,
     unweighed,
+    with_queue,
     worth_now,
 )
 from remediation.worth import Worth, proposal_args, told
@@ -209,7 +210,7 @@ class Deciding(Acting):
         self._memory.worths.pop(incident.id, None)
         if worth is None:
             return None
-        self._memory.worths[incident.id] = worth
+        self._memory.worths[incident.id] = with_queue(worth, tick, incident, track, rule, self._memory, passed, leader)
         for option in worth.options:
             if not option.skip or option.place != track.rung:
                 break

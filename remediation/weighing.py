@@ -83,9 +83,9 @@ def longer_seconds(at: int, fault: str, leader: Track) -> float:
 
 
 def worth_now(tick: Turn, incident: Incident, track: Track, rule: Rule, memory: Memory, passed: frozenset[int] = frozenset(),
-              leader: Track | None = None) -> Worth | None:
+              leader: Track | None = None, queued: bool = False, skipped: list[int] | None = None) -> Worth | None:
     """What waiting and the rule's attempts from the track's rung on are expected to cost; None where that is not known. leader: the
-    attempt for which the job stands already."""
+    attempt for which the job stands already. queued: the job would wait in the queue. skipped: see `weigh`."""
     now = situation(tick, incident, track, memory)
     if now is None:
         return None
@@ -97,7 +97,19 @@ def worth_now(tick: Turn, incident: Incident, track: Track, rule: Rule, memory: 
         now = replace(now, stands_seconds=longer_seconds(tick.at, incident.fault, leader))
     if tick.cures is None:
         tick.cures = Cures(memory.ledger.entries())
-    return weigh(tick.at, rule.attempts, track.rung, now, tick.cures, rule.verify.deadline_seconds, passed)
+    now = replace(now, queued=queued)
+    return weigh(tick.at, rule.attempts, track.rung, now, tick.cures, rule.verify.deadline_seconds, passed, skipped)
+
+
+def with_queue(worth: Worth, tick: Turn, incident: Incident, track: Track, rule: Rule, memory: Memory, passed: frozenset[int],
+               leader: Track | None) -> Worth:
+    """What a person is shown who is asked because the job would have to wait in the queue: the costs with that wait. What is decided, that
+    a person is asked too, is as without it: else nobody would hear of a job that its queue alone keeps from being repaired."""
+    if track.asks != "queue_wait":
+        return worth
+    skipped = [one.place for one in worth.options if one.skip]
+    shown = worth_now(tick, incident, track, rule, memory, passed, leader, queued=True, skipped=skipped)
+    return worth if shown is None else replace(shown, hold=worth.hold, wait_seconds=worth.wait_seconds, wait_for=worth.wait_for)
 
 
 def situation(tick: Turn, incident: Incident, track: Track, memory: Memory) -> Situation | None:

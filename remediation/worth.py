@@ -43,6 +43,7 @@ class Situation:
     None = not known. spares: that may be used. node_gpus: of the accused node. heal_share, heal_seconds: the share of such
     faults, at their onset, that go away by themselves, and their mean time; age_seconds: since the onset of this one.
     stands_seconds: the job stands already for something else, and would for so long only by this attempt; None = it runs.
+    queued: the world could not keep nodes for the job: it would wait in the queue until some are free.
     """
 
     fault: str
@@ -57,6 +58,7 @@ class Situation:
     age_seconds: float = 0.0
     interval_seconds: float | None = None
     stands_seconds: float | None = None
+    queued: bool = False
 
     @property
     def lasting(self) -> Lasting:
@@ -199,7 +201,7 @@ def stands(steps: Sequence[Step], now: Situation) -> tuple[float, float]:
     kinds = [s.kind for s in steps if commands(s.kind)]
     restart, queue = sum(step_seconds(s, now.fault) for s in steps if commands(s.kind)), 0.0
     if any(KINDS[kind].subject == "job" for kind in kinds):
-        needs = any(kind in USES_SPARE for kind in kinds) and now.spares < 1
+        needs = now.queued or (any(kind in USES_SPARE for kind in kinds) and now.spares < 1)
         queue = float(numbers()["queue_without_spare" if needs else "queue"])
     return restart, queue
 
@@ -231,10 +233,11 @@ def step_seconds(step: Step, fault: str) -> float:
 
 # --- all of it ----------------------------------------------------------------------------------------------------------
 def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cures: Cures, verify_seconds: float,
-          passed: Collection[int] = ()) -> Worth | None:
+          passed: Collection[int] = (), skipped: Collection[int] | None = None) -> Worth | None:
     """The worth of the attempts from index `first` on; None where the rate, or the job, is not known.
 
-    verify_seconds: how long it takes until a failed attempt is known to be one. passed: attempts that are not made now.
+    verify_seconds: how long it takes until a failed attempt is known to be one. passed: attempts that are not made now. skipped: those
+    of which it is decided already that they are not worth it, None = that is decided here.
     """
     if not (now.lost_gpus > 0 and now.job_gpus > 0 and math.isfinite(now.lost_gpus) and math.isfinite(now.job_gpus)):
         return None
@@ -252,7 +255,7 @@ def weigh(at: int, attempts: Sequence[Attempt], first: int, now: Situation, cure
         price = spare + (1.0 - chance.mean) * spares_after
         last = place == places[-1]
         dearer = expected + price > MARGIN * (after + spares_after)
-        skip = not last and chance.mean < SELDOM and chance.own.judged >= OWN_LEAST and dearer
+        skip = not last and chance.mean < SELDOM and chance.own.judged >= OWN_LEAST and dearer if skipped is None else place in skipped
         options.append(Option(place, kinds, chance.mean, chance.own.cured, chance.own.failed, stop, expected, price, skip,
                               *stands(steps, now)))
         if not skip:

@@ -20,6 +20,7 @@ from remediation.backends.slurm_site import (
     read_trace,
     write_trace,
 )
+from tests.remediation.test_worth import run, site
 from tests.remediation.worlds import T0, Owner, cluster, finding, incident, policy
 
 RULES = OptInParams()
@@ -47,6 +48,24 @@ def test_a_wait_in_the_queue_becomes_a_proposal() -> None:
     tick(2)
     assert owner.did()[:1] == ["drain"]
     assert (world.order[0].reason, world.order[0].actor) == ("approved", "ada")
+
+
+def test_a_proposal_for_a_job_that_would_wait_in_the_queue_charges_that_wait() -> None:
+    """An hour in place of a minute, for all of the job's GPUs; what waiting costs stays, and the person is asked all the same."""
+    asked = {}
+    for mode in ("propose", "act"):
+        owner, fault, rate = site(mode=mode)
+        if mode == "act":
+            owner.world.refuse["drain"] = "queue_wait"
+        run(owner, fault, rate, 12)
+        reason = "awaiting_approval" if mode == "propose" else "queue_wait"
+        assert owner.state() == ("proposed", reason)
+        asked[mode] = next(a for a, o in owner.rows if a.reason == reason and o.state == "PENDING").args
+    more = asked["act"]["attempt_gpu_hours"] - asked["propose"]["attempt_gpu_hours"]
+    assert more >= 128 * 3540 / 3600 - 1
+    assert all("queue 3600 s" in line for line in asked["act"]["attempts"])
+    assert all("queue 60 s" in line for line in asked["propose"]["attempts"] if "reset_gpu" in line)
+    assert asked["act"]["waiting_gpu_hours"] == pytest.approx(asked["propose"]["waiting_gpu_hours"], rel=0.05)
 
 
 def job(**more: object) -> read.SlurmJob:
