@@ -12,10 +12,14 @@ from typing import Any
 from app.evaluate.plan import TUNING_SEEDS
 from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS
 from app.goodput.chances import OF_A_JOB, Chances, read_chances
-from app.goodput.study import TIMES, Span, compare
+from app.goodput.errands import ARGS
+from app.goodput.study import TIMES, Span, compare, month
 from app.goodput.whole import agreement, compare_whole
 from core.errors import BadInput
+from fleet.checkpoints import SPREAD, tier_named
+from fleet.jobs import shape_of
 from fleet.rates import groups
+from fleet.recovery import WAYS
 from fleet.times import all_times
 from remediation.policy import Policy, read_policy
 
@@ -60,7 +64,7 @@ def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show:
         show(told(row))
     if options.out:
         card = {"scorecard": {"file": chances.file, "sha256": chances.sha256, "suite": chances.suite, "first_seed": chances.seed,
-                              "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions()}
+                              "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions(), "times": durations()}
         Path(options.out).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0
 
@@ -88,16 +92,14 @@ def heading(chances: Chances, policy: str) -> list[str]:
             "  false incidents a day: " + (", ".join(f"{fault} {rate:.3g} of {'a job' if fault in OF_A_JOB else 'a node'}"
                                                    for fault, rate in sorted(chances.false.items())) or "none came")
             + " (unfounded ones, mean of the posterior with Jeffreys' prior over all of a sort)",
-            *(f"  {name}: {value}" for name, value in assumptions().items())]
+            *(f"  {name}: {value}" for name, value in assumptions().items()),
+            *(f"  time {name}: {_span(row['seconds'])} ({row['source']})" for name, row in durations().items())]
 
 
 def assumptions() -> dict[str, str]:
-    """Times and rates with their sources."""
-    seconds = all_times()[TIMES].seconds
+    """Rates with their sources, and who does what when."""
     return {
         **{f"rate {name}": group.source for name, group in groups().items()},
-        "operations": f"fleet/times.yaml, set {TIMES}: " + ", ".join(f"{k} {_span(v)}" for k, v in seconds.items() if k in (
-            "drain", "replace", "reboot", "reset_gpu", "diagnose_2", "queue", "repair")),
         "people": f"start a failed job after {PERSON_MS / 60000:g} minutes, find a slow part that stays after {NOTICED_MS / 3.6e6:g} hours (our reading)",
         "restart": f"the scheduler starts a failed job after {REQUEUE_MS / 60000:g} minutes without the nodes that it died of; slow parts as people find them",
         "oracle": "knows each fault, its cost and its duration at its onset, and acts at once or at the next checkpoint where that costs less; "
@@ -106,8 +108,19 @@ def assumptions() -> dict[str, str]:
     }
 
 
-def _span(value: object) -> str:
-    low, high = value if isinstance(value, (tuple, list)) else (value, value)
+def durations() -> dict[str, dict[str, Any]]:
+    """How long all that the months draw takes, in seconds [least, most], and where each number is from (`fleet/times.yaml`)."""
+    own, shape = all_times()[TIMES], shape_of("training", month(Span(8, 0.01, 0)).jobs[0].shape)
+    tier, way = tier_named(shape.checkpoint_tier), WAYS[str(ARGS["resume_job"]["mode"])]
+    load = way.loads * shape.checkpoint_bytes_per_node / tier.read
+    spans = {**own.seconds, "launch": way.launch, "rendezvous": (way.rendezvous, way.rendezvous),
+             "load": (load * SPREAD[0], load * SPREAD[1]), "save": shape.checkpoint_seconds,
+             **{name: (ms / 1000, ms / 1000) for name, ms in (("requeue", REQUEUE_MS), ("person", PERSON_MS), ("noticed", NOTICED_MS))}}
+    return {name: {"seconds": [round(one, 1) for one in span], "source": own.sources[name]} for name, span in spans.items()}
+
+
+def _span(seconds: Sequence[float]) -> str:
+    low, high = seconds
     return f"{low:g} s" if low == high else f"{low:g}-{high:g} s"
 
 

@@ -8,14 +8,15 @@ from importlib.resources import files
 import pytest
 
 from app.goodput.arms import ARMS, NOTICED_MS, Oracle, Restarting
-from app.goodput.chances import read_chances
-from app.goodput.command import GoodputOptions, evaluate_goodput
+from app.goodput.chances import Chances, read_chances
+from app.goodput.command import GoodputOptions, durations, evaluate_goodput, heading
 from app.goodput.study import Span, limits_for, month, run_arm, together
 from app.goodput.watching import Watching
 from core.errors import BadInput
 from fleet.build import with_rates
 from fleet.eventstep import EventWorld
 from fleet.scenario import Entry
+from fleet.times import all_times
 from remediation.policy import read_policy
 from tests.goodput.test_chances import CARD, _row, written
 
@@ -202,6 +203,18 @@ def test_budgets_grow_with_the_job():
     policy = read_policy(str(ACT))
     assert limits_for(policy, 512).limits.per_job_per_day == 8 * policy.limits.per_job_per_day
     assert limits_for(policy, 32).limits == policy.limits
+
+
+def test_all_times_of_the_months_are_listed_with_their_sources():
+    """What a job's start, its wait in the queue and its checkpoint take included."""
+    listed, told = durations(), "\n".join(heading(Chances({}, {}, (), (), "card.json", "0" * 64, "standard", 1, 1.0), "act.yaml"))
+    assert {*all_times()["real"].seconds, "launch", "rendezvous", "load", "save", "requeue", "person", "noticed"} == set(listed)
+    assert {"queue", "drain", "replace", "reboot", "reset_gpu", "diagnose_2", "repair"} <= set(listed)
+    for name, row in listed.items():
+        assert len(row["source"]) > 5
+        assert 0 < row["seconds"][1] >= row["seconds"][0]
+        assert f"time {name}: " in told
+        assert row["source"] in told
 
 
 @pytest.mark.parametrize("options", [
