@@ -23,6 +23,7 @@ from app.evaluate.plan import NEVER_SHOWN, NOT_SHOWN_ON, SUITES, TUNING_SEEDS, P
 from app.evaluate.rates import base_rates
 from app.evaluate.report import details, table
 from app.evaluate.score import scorecard
+from app.fingerprint import code_hash
 from app.lean import lean
 from core.clock import monotonic_seconds
 from core.errors import BadInput
@@ -125,15 +126,7 @@ def settings_of(suite: str, seed: int) -> dict[str, Any]:
     _, params = wiring.detectors({}, "evaluate")
     rows = sorted((name, sorted((key, repr(value)) for key, value in asdict(one).items())) for name, one in params.items())
     return {"suite": suite, "first_seed": seed, **(asdict(SUITES[suite]) if suite in SUITES else {}), "detectors": sorted(params),
-            "thresholds": hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16], "code": _code_hash()}
-
-
-def _code_hash() -> str:
-    root, digest = Path(__file__).parents[2], hashlib.sha256()
-    for room in CODE:
-        for path in sorted([*(root / room).rglob("*.py"), *(root / room).rglob("*.yaml")]):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+            "thresholds": hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16], "code": code_hash(CODE)}
 
 
 def cannot_show() -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ import numpy as np
 from app.evaluate.score import COUNTED_IMPACT
 from app.goodput.arms import BY_HAND, NOTICED_MS, PERSON_MS, REQUEUE_MS, Restarting, hard, make_room
 from app.goodput.chances import OF_A_JOB, Chances
+from app.goodput.judging import Judge
 from core.clock import TICK_MS
 from core.faults import faults
 from core.protocols import Checkpoint, NodeView
@@ -30,7 +31,6 @@ from fleet.plants import NEVER, Planted
 from fleet.running import Running
 from fleet.state import node_views
 from remediation.engine import Engine
-from remediation.kinds import on_node
 from remediation.policy import Policy
 
 DAY_MS = 86_400_000
@@ -45,8 +45,6 @@ FALSE_SLOWER = 0.1
 HISTORY_MS = 3 * 3_600_000
 # How often an incident that only waits is looked at, one that has waited for YOUNG_MS, and one whose job runs again.
 WAIT_MS, LATER_MS, PROOF_MS, YOUNG_MS = 60_000, 180_000, 30_000, 600_000
-# A node is healthy where nothing was wrong with it for so long: longer than evidence may be old.
-HEALTHY_AFTER_MS = 900_000
 # Scopes of which an incident names a part of one node.
 PARTS = frozenset({"device", "node"})
 
@@ -202,8 +200,7 @@ class Watching:
         self.fallback = Restarting(self.event, REQUEUE_MS, NOTICED_MS)
         self._seen: set[int] = set()
         self._coming: list[tuple[int, Case]] = []
-        self._ill: dict[int, int] = {}
-        self._began: set[tuple[str, int]] = set()
+        self._judge = Judge()
         self._rng = np.random.default_rng([self.seed, 8106, *([self.draw] if self.draw else [])])
         self._tick = 0
         self._look_at = 0
@@ -240,7 +237,7 @@ class Watching:
             if not planted.present or planted.plugin.fault is None:
                 continue
             for row in planted.place.rows:
-                self._ill[row] = at
+                self._judge.ill(self.event.world.nodes[row].name, at)
             if planted.cured_at is not None:  # out of the way: when its node comes back with it, it is new again
                 self._seen.discard(id(planted))
                 continue
@@ -393,12 +390,8 @@ class Watching:
         are no attempts: no incident stands behind them, and no job runs there."""
         if state == "DONE":
             self.actions[action.kind] = self.actions.get(action.kind, 0) + 1
-        node, attempt = self.event.world.find(action.target.node), (action.incident, action.attempt)
-        if state != "PENDING" or node is None or not on_node(action.kind) or attempt in self._began or action.incident not in self.cases:
-            return
-        self._began.add(attempt)
-        if at - self._ill.get(node.index, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS:
-            self.healthy_acted.append((at, node.name, action.kind))
+        if action.incident in self.cases and self._judge.began_on_healthy(action, state, at):
+            self.healthy_acted.append((at, str(action.target.node), action.kind))
 
     def _replacing(self, incident: Incident) -> int | None:
         """When the incident's attempt began, where it replaced a node (ms)."""

@@ -6,7 +6,7 @@ of the arm `restart` go on beside it as in the months. Each stretch is then run 
 agree where the goodput of the whole path lies within the spread of those draws.
 
 A node-day costs 30 to 40 CPU-seconds, so stretches are short and each is written down as it ends: a run that was cut off goes on
-where it stopped.
+where it stopped. What was kept of another policy or another state of the code is run again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.fingerprint import code_hash, policy_hash
 from app.goodput.arms import BY_HAND, NOTICED_MS, PERSON_MS, REQUEUE_MS, Restarting, make_room
 from app.goodput.chances import Chances
+from app.goodput.judging import Judge
 from app.goodput.study import GREYLAG, Span, limits_for, month, run_arm
-from app.goodput.watching import HEALTHY_AFTER_MS
 from app.virtual import VirtualSite
 from app.workerfiles import write_whole
 from core.clock import TICK_MS, process_cpu_seconds
@@ -30,12 +31,13 @@ from fleet.build import build_scenario, with_rates
 from fleet.operations import Operations
 from fleet.scenario import RatesSpec, Scenario
 from fleet.world import World
-from remediation.kinds import on_node
 from remediation.policy import Policy
 
 NODES, DAYS, DRAWS = 16, 1.0, 8
 # Published rates bring one fault in a stretch of 16 node-days, of which nothing is learnt: so many times as many.
 FACTOR = 12.0
+# Whose bytes decide how a stretch goes.
+CODE = ("app", "collectors", "core", "detectors", "fleet", "pipeline", "remediation")
 # The two models of a healthy step differ by so much of the GPU time, whatever happens (`tests/fleet/test_eventstep.py` holds more).
 MODEL = 0.01
 
@@ -62,9 +64,7 @@ def whole(scenario: Scenario, policy: Policy, tell: Callable[[str], None]) -> di
     fallback = Restarting(Stage(world, operations, scenario), REQUEUE_MS, NOTICED_MS)  # type: ignore[arg-type]
     site = VirtualSite(act=True, built=(world, operations), policy=policy)
     seen: dict[str, Any] = {}
-    began: set[tuple[str, int]] = set()
-    acted = 0
-    ill: dict[str, int] = {}
+    judge, acted = Judge(), 0
     pages: dict[str, int] = {}
     tick, told = world.now_ms // TICK_MS * TICK_MS, 0.0
     while tick < scenario.end_ms:
@@ -72,13 +72,9 @@ def whole(scenario: Scenario, policy: Policy, tell: Callable[[str], None]) -> di
         commit = site.judge(tick).commit
         seen |= {one.id: one for one in commit.incidents}
         for planted in world.plants.current:
-            ill |= {world.nodes[row].name: tick for row in planted.place.rows if planted.present and planted.plugin.fault is not None}
-        for action, outcome in commit.actions:
-            node, attempt = action.target.node, (action.incident, action.attempt)
-            # As in the months, an attempt is judged when it begins: by the time that it puts its node back it has cured it.
-            if outcome.state == "PENDING" and on_node(action.kind) and action.incident in seen and node is not None and attempt not in began:
-                began.add(attempt)
-                acted += tick - ill.get(node, -HEALTHY_AFTER_MS) > HEALTHY_AFTER_MS
+            for row in planted.place.rows if planted.present and planted.plugin.fault is not None else ():
+                judge.ill(world.nodes[row].name, tick)
+        acted += sum(judge.began_on_healthy(action, outcome.state, tick) for action, outcome in commit.actions if action.incident in seen)
         fallback.hands_off = frozenset(job for one in seen.values() if one.state == "acting" for job in one.jobs)
         fallback.step(tick)
         _people(tick, seen.values(), pages, world, fallback)
@@ -111,16 +107,22 @@ def _people(at: int, incidents: Iterable[Incident], pages: dict[str, int], world
 
 def compare_whole(node_days: float, first_seed: int, chances: Chances, policy: Policy, keep: str | None,
                   tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Rows for stretches that make up so many node-days. What went through the whole path and stands in `keep` does not again, whatever
-    scorecard it was held against then: no scorecard decides anything there. Draws are made anew for another scorecard."""
-    rows = _kept(keep)
+    """Rows for stretches that make up so many node-days. What went through the whole path with this policy and this code and stands in
+    `keep` does not again, whatever scorecard it was held against then: no scorecard decides anything there. Draws are made anew for
+    another scorecard."""
+    rows, limits = _kept(keep), limits_for(policy, NODES)
+    made = {"policy": policy_hash(limits), "code": code_hash(CODE)}
     count = max(1, -(-int(node_days) // int(NODES * DAYS)))
     for seed in range(first_seed, first_seed + count):
-        scenario, limits, row = stretch(seed), limits_for(policy, NODES), rows.get(seed)
+        scenario, row = stretch(seed), rows.get(seed)
+        other = [what for what, value in made.items() if row is not None and row.get(what) != value]
+        if other:
+            tell(f"seed {seed}: what is kept is of another {' and another '.join(other)}: it is run again")
+            row = None
         if row is None or row.get("scorecard") != chances.sha256:
             drawn = [run_arm(GREYLAG, scenario, chances, limits, tell, draw)["goodput_ratio"] for draw in range(DRAWS)]
             seen = {"whole_path": True, "seed": seed, "nodes": NODES, "days": DAYS, **whole(scenario, limits, tell)} if row is None else row
-            rows[seed] = row = {**seen, "scorecard": chances.sha256, "drawn": drawn}
+            rows[seed] = row = {**seen, **made, "scorecard": chances.sha256, "drawn": drawn}
             if keep is not None:
                 write_whole(Path(keep), json.dumps({"rows": [rows[one] for one in sorted(rows)]}, indent=1, sort_keys=True) + "\n")
         yield row

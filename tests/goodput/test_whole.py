@@ -7,6 +7,7 @@ from importlib.resources import files
 
 import pytest
 
+from app.fingerprint import policy_hash
 from app.goodput import whole as path
 from app.goodput.chances import read_chances
 from fleet.scenario import Entry
@@ -39,6 +40,31 @@ def test_a_stretch_that_is_kept_is_not_run_again(tmp_path, monkeypatch):
     assert ran == [20_001, 20_002, 20_003]
     assert drawn == [seed for seed in (20_001, 20_002, 20_003, 20_001) for _ in range(path.DRAWS)]
     assert [(r["seed"], r["scorecard"]) for r in rows] == [(20_001, "other")]
+
+
+@pytest.mark.parametrize("other", ["policy", "code"])
+def test_what_is_kept_of_another_policy_or_code_is_run_again_and_said(tmp_path, monkeypatch, other):
+    """Rows of one file that rest on different things would be compared as if they were one."""
+    known, policy, ran, told = read_chances(written(tmp_path)), read_policy(str(ACT)), [], []
+    monkeypatch.setattr(path, "whole", lambda scenario, policy, tell: ran.append(scenario.seed) or {"goodput_ratio": 0.9, "healthy_nodes_acted_on": 0})
+    monkeypatch.setattr(path, "run_arm", lambda arm, *args: {"goodput_ratio": 0.9})
+    keep = str(tmp_path / "whole.json")
+    before = list(path.compare_whole(16, 20_001, known, policy, keep, told.append))
+    if other == "code":
+        monkeypatch.setattr(path, "code_hash", lambda rooms: "later")
+    else:
+        policy = replace(policy, limits=replace(policy.limits, per_hour=9))
+    after = list(path.compare_whole(16, 20_001, known, policy, keep, told.append))
+    assert ran == [20_001, 20_001]
+    assert told == [f"seed 20001: what is kept is of another {other}: it is run again"]
+    assert [key for key in ("policy", "code") if before[0][key] != after[0][key]] == [other]
+
+
+def test_a_policy_is_the_same_wherever_its_file_lies():
+    """What it says counts."""
+    policy = read_policy(str(ACT))
+    assert policy_hash(replace(policy, file="elsewhere.yaml")) == policy_hash(policy)
+    assert policy_hash(replace(policy, mode="propose")) != policy_hash(policy)
 
 
 @pytest.mark.evaluate
