@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from app.evaluate.plan import TUNING_SEEDS
 from app.goodput.arms import NOTICED_MS, PERSON_MS, REQUEUE_MS
 from app.goodput.chances import OF_A_JOB, Chances, read_chances
 from app.goodput.errands import ARGS
-from app.goodput.study import TIMES, Span, compare, month
+from app.goodput.study import TIMES, Span, compare, limits_for, month
+from app.goodput.whole import NODES as WHOLE_NODES
 from app.goodput.whole import agreement, compare_whole
 from core.errors import BadInput
 from fleet.checkpoints import SPREAD, tier_named
@@ -54,7 +55,8 @@ def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show:
     chances, policy = read_chances(options.scorecard), read_policy(file)
     first = TUNING_SEEDS if options.first_seed is None else options.first_seed
     spans = [Span(n, options.days, first + s) for n in options.nodes for s in range(options.seeds)]
-    for line in heading(chances, options.policy or "act.yaml as shipped"):
+    sizes = [WHOLE_NODES] if options.whole > 0 else sorted(set(options.nodes))
+    for line in heading(chances, options.policy or "act.yaml as shipped", policy, sizes):
         show(line)
     if options.whole > 0:
         return _whole(options, chances, policy, first, tell, show)
@@ -64,7 +66,8 @@ def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show:
         show(told(row))
     if options.out:
         card = {"scorecard": {"file": chances.file, "sha256": chances.sha256, "suite": chances.suite, "first_seed": chances.seed,
-                              "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions(), "times": durations()}
+                              "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions(), "times": durations(),
+                "limits": {str(n): asdict(limits_for(policy, n).limits) for n in sizes}}
         Path(options.out).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0
 
@@ -85,15 +88,22 @@ def _whole(options: GoodputOptions, chances: Chances, policy: Policy, first: int
     return 0 if end["agrees"] else 1
 
 
-def heading(chances: Chances, policy: str) -> list[str]:
-    """What the months rest on."""
+def heading(chances: Chances, name: str, policy: Policy, sizes: Sequence[int]) -> list[str]:
+    """What the months rest on. name: of the policy; sizes: of the fleet."""
     return [f"scorecard {chances.file} (sha256 {chances.sha256[:16]}): suite {chances.suite}, first seed {chances.seed}, "
-            f"{chances.node_days:g} node-days; policy {policy}",
+            f"{chances.node_days:g} node-days; policy {name}",
+            *(f"  limits on {n} nodes: {_limits(policy, n)}" for n in sizes),
             "  false incidents a day: " + (", ".join(f"{fault} {rate:.3g} of {'a job' if fault in OF_A_JOB else 'a node'}"
                                                    for fault, rate in sorted(chances.false.items())) or "none came")
             + " (unfounded ones, mean of the posterior with Jeffreys' prior over all of a sort)",
             *(f"  {name}: {value}" for name, value in assumptions().items()),
             *(f"  time {name}: {_span(row['seconds'])} ({row['source']})" for name, row in durations().items())]
+
+
+def _limits(policy: Policy, nodes: int) -> str:
+    """The limits that hold on so many nodes, each that is not the file's with what the file says."""
+    own, here = asdict(policy.limits), asdict(limits_for(policy, nodes).limits)
+    return ", ".join(f"{key} {value:g}" + (f" ({own[key]:g} in the policy)" if value != own[key] else "") for key, value in here.items())
 
 
 def assumptions() -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from importlib.resources import files
 
 import pytest
@@ -205,9 +206,23 @@ def test_budgets_grow_with_the_job():
     assert limits_for(policy, 32).limits == policy.limits
 
 
+def test_the_limits_that_hold_at_each_size_are_printed_and_kept(tmp_path, monkeypatch):
+    """Those of a job on 512 nodes are not those of the file, whatever the policy is called."""
+    monkeypatch.setattr("app.goodput.command.compare", lambda *args: iter(()))
+    told, out, own = [], tmp_path / "out.json", read_policy(str(ACT)).limits
+    evaluate_goodput(GoodputOptions(str(written(tmp_path)), nodes=(512, 64), out=str(out)), print, told.append)
+    kept = json.loads(out.read_text())
+    assert kept["limits"]["64"] == asdict(own)
+    assert kept["limits"]["512"] == {**asdict(own), "per_hour": 8 * own.per_hour, "per_job_per_day": 8 * own.per_job_per_day}
+    assert {"launch", "load", "queue"} <= set(kept["times"])
+    [small, large] = [line for line in told if line.startswith("  limits on ")]
+    assert f"per_hour {own.per_hour}, per_job_per_day {own.per_job_per_day}, " in small
+    assert f"per_hour {8 * own.per_hour} ({own.per_hour} in the policy), per_job_per_day {8 * own.per_job_per_day} (" in large
+
+
 def test_all_times_of_the_months_are_listed_with_their_sources():
     """What a job's start, its wait in the queue and its checkpoint take included."""
-    listed, told = durations(), "\n".join(heading(Chances({}, {}, (), (), "card.json", "0" * 64, "standard", 1, 1.0), "act.yaml"))
+    listed, told = durations(), "\n".join(heading(Chances({}, {}, (), (), "card.json", "0" * 64, "standard", 1, 1.0), "act.yaml", read_policy(str(ACT)), [64]))
     assert {*all_times()["real"].seconds, "launch", "rendezvous", "load", "save", "requeue", "person", "noticed"} == set(listed)
     assert {"queue", "drain", "replace", "reboot", "reset_gpu", "diagnose_2", "repair"} <= set(listed)
     for name, row in listed.items():
