@@ -60,13 +60,15 @@ class Watcher(Protocol):
 
 
 class RateJob(Job):
-    """A training job whose steps are not taken one by one. factor: how much longer a step is than a healthy one."""
+    """A training job whose steps are not taken one by one. factor: how much longer a step is than a healthy one. first_step_ms: when the
+    first step of this run is complete, None = it has begun none yet."""
 
     factor = 1.0
 
     def _clear(self) -> None:
         super()._clear()
         self._part = 0.0
+        self.first_step_ms: int | None = None
         # One node in another's place changes the slowest of many by next to nothing; fewer nodes change it.
         if getattr(self, "_learnt", 0) != len(self.nodes):
             self._usual_ms, self._rough, self._learnt = 0.0, 0.0, 0
@@ -94,7 +96,10 @@ class RateJob(Job):
         nothing = np.zeros(self.ranks)
         if self._warm < len(WARMUP):
             self._enter("warmup", at)
-            left = sum(self._warm_ms[self._warm:]) * min(self.factor, STALLED)
+            slower = min(self.factor, STALLED)
+            if self.first_step_ms is None:
+                self.first_step_ms = at + max(1, int(self._warm_ms[self._warm] * slower))
+            left = sum(self._warm_ms[self._warm:]) * slower
             self._segment = Segment("heating", at, at + max(1, int(left)), nothing, nothing)
             return
         self._enter("train", at)

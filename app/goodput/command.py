@@ -134,12 +134,21 @@ def _span(seconds: Sequence[float]) -> str:
     return f"{low:g} s" if low == high else f"{low:g}-{high:g} s"
 
 
+def _back(row: Mapping[str, Any]) -> str:
+    """How soon jobs made steps again after a spare took a node's place."""
+    if not row.get("replaced"):
+        return ""
+    return (f"; {row['replaced']} replaced by a spare, the job's first step a median of {row['back_seconds_median']} s after the incident was "
+            f"confirmed, {row['back_attempt_seconds_median']} s after its attempt began")
+
+
 def told(row: Mapping[str, Any]) -> str:
     """A row as a line."""
     if "arm" in row:
         shares = ", ".join(f"{k} {v:.2%}" for k, v in sorted(row["shares"].items(), key=lambda kv: -kv[1])[1:6])
         more = "" if "found" not in row else (f"; found {row['found']}, missed {row['missed']}, healthy nodes acted on "
-                                              f"{row['healthy_nodes_acted_on']}, {row['repairs']} repairs, median {row['repair_seconds_median']} s")
+                                              f"{row['healthy_nodes_acted_on']}, {row['repairs']} repairs, median {row['repair_seconds_median']} s"
+                                              + _back(row))
         return (f"{row['nodes']:>5} nodes {row['days']:g} d seed {row['seed']} {row['arm']:>8}: goodput {row['goodput_ratio']:.2%} "
                 f"({shares}), {row['cpu_seconds']:g} s CPU{more}")
     closed = "no gap" if row["gap_closed"] is None else f"{row['gap_closed']:.2f} of the gap of {row['gap']:.2%} closed"

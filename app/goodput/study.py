@@ -79,7 +79,9 @@ def run_arm(arm: str, scenario: Scenario, chances: Chances, policy: Policy, tell
                 "healthy_nodes_acted_on": len(watcher.healthy_acted),
                 "repair_seconds_median": round(statistics.median(watcher.repairs), 1) if watcher.repairs else None,
                 "repairs": len(watcher.repairs),
-                "back_seconds_median": round(statistics.median(watcher.back), 1) if watcher.back else None}
+                "replaced": len(watcher.back),
+                **{key: round(statistics.median(took), 1) if took else None for key, took in (
+                    ("back_seconds_median", watcher.back), ("back_attempt_seconds_median", watcher.back_attempt))}}
     return row
 
 

@@ -177,8 +177,9 @@ class OneLook(FleetDoor):
 @dataclass
 class Watching:
     """The arm `greylag`: a watcher of an EventWorld. healthy_acted: (at, node, kind) of attempts on nodes that had nothing;
-    repairs: seconds from an incident's opening to the proof of its recovery, of those that ended recovered; back: from the start of
-    its attempt to its job running again, of those that replaced a node."""
+    repairs: seconds from an incident's opening to the proof of its recovery, of those that ended recovered. back: of those that replaced a
+    node, seconds from the incident's opening (it is confirmed then) to its job's first step after, waiting until acting was worth it
+    included; back_attempt: the same from the start of the attempt."""
 
     event: EventWorld
     chances: Chances
@@ -190,6 +191,7 @@ class Watching:
     actions: dict[str, int] = field(default_factory=dict)
     repairs: list[float] = field(default_factory=list)
     back: list[float] = field(default_factory=list)
+    back_attempt: list[float] = field(default_factory=list)
     missed: int = 0
     found: int = 0
 
@@ -201,6 +203,7 @@ class Watching:
         self._seen: set[int] = set()
         self._coming: list[tuple[int, Case]] = []
         self._judge = Judge()
+        self._returning: dict[str, tuple[Incident, int]] = {}  # replaced a node, since when; their job has made no step yet
         self._rng = np.random.default_rng([self.seed, 8106, *([self.draw] if self.draw else [])])
         self._tick = 0
         self._look_at = 0
@@ -324,6 +327,7 @@ class Watching:
         """All that is due at `at` (ms)."""
         self._lose(at)
         self._notice(at)
+        self._first_steps(at)
         self.fallback.hands_off = frozenset(job for case in self.cases.values() if case.incident.state == "acting" for job in case.incident.jobs)
         self.fallback.step(at)
         self._people(at)
@@ -345,7 +349,7 @@ class Watching:
         for incident in step.incidents:
             case = self.cases[incident.id]
             if incident.state == "verifying" and case.incident.state == "acting" and (began := self._replacing(incident)) is not None:
-                self.back.append((at - began) / 1000)
+                self._returning[incident.id] = incident, began
             case.incident = incident
             if incident.state == "escalated" and incident.klass == "page" and case.told_at is None:
                 case.told_at = at
@@ -397,6 +401,19 @@ class Watching:
         """When the incident's attempt began, where it replaced a node (ms)."""
         entry = self.engine.history.ledger.of(incident.id, incident.attempt)
         return entry.started_at if entry is not None and "replace" in entry.kinds else None
+
+    def _first_steps(self, at: int) -> None:
+        """Jobs whose nodes were replaced and that have made their first step since. One that dies before it is back when its next run
+        has made one."""
+        for ident, (incident, began) in list(self._returning.items()):
+            runs = [self.event.world.jobs[name] for name in incident.jobs if name in self.event.world.jobs]
+            firsts = [run.first_step_ms if isinstance(run, RateJob) and run.alive else None for run in runs]
+            steps = [first for first in firsts if first is not None and began < first <= at]
+            if not runs or len(steps) < len(runs):
+                continue
+            del self._returning[ident]
+            self.back.append((max(steps) - incident.opened_at) / 1000)
+            self.back_attempt.append((max(steps) - began) / 1000)
 
     def _close(self, at: int) -> None:
         """What the book would close: quiet incidents that nobody works on, and what the engine closed."""

@@ -10,7 +10,7 @@ import pytest
 
 from app.goodput.arms import ARMS, NOTICED_MS, Oracle, Restarting
 from app.goodput.chances import Chances, read_chances
-from app.goodput.command import GoodputOptions, durations, evaluate_goodput, heading
+from app.goodput.command import GoodputOptions, durations, evaluate_goodput, heading, told
 from app.goodput.study import Span, limits_for, month, run_arm, together
 from app.goodput.watching import Watching
 from core.errors import BadInput
@@ -134,14 +134,30 @@ def test_greylag_finds_and_repairs_what_it_would_find(tmp_path):
     assert event.world.faults[0].place.rows[0] not in event.world.jobs["pretrain"].nodes
 
 
+ROW = {"nodes": 8, "days": 1, "seed": 1, "arm": "greylag", "goodput_ratio": 0.9, "shares": {}, "cpu_seconds": 1.0, "found": 1, "missed": 0,
+       "healthy_nodes_acted_on": 0, "repairs": 1, "repair_seconds_median": 400.0}
+
+
 def test_a_warm_spare_takes_a_dead_nodes_place_within_five_minutes(tmp_path):
-    """From the confirmed incident to the job's next steps, on the fleet's clock and with its short operations (`times: fast`)."""
+    """From the confirmed incident to the end of the job's first step after, on the fleet's clock and with its short operations
+    (`times: fast`)."""
     sure = {"faults__gpu_lost": _row(1.0, 1.0, 10.0, 12.0), "calibration__confidence__bins": CARD["calibration"]["confidence"]["bins"][1:]}
     scenario = quiet(8, 0.2, DEAD)
     event, watcher = watching(tmp_path, replace(scenario, fleet=replace(scenario.fleet, times="fast")), **sure)
     assert event.world.jobs["pretrain"].alive
-    assert len(watcher.back) == 1
-    assert watcher.back[0] <= 300.0
+    assert len(watcher.back) == len(watcher.back_attempt) == 1
+    assert 0 < watcher.back_attempt[0] <= watcher.back[0] <= 300.0
+    assert event.world.jobs["pretrain"].run == 2
+    row = {**ROW, "replaced": 1, "back_seconds_median": watcher.back[0], "back_attempt_seconds_median": watcher.back_attempt[0]}
+    assert f"first step a median of {watcher.back[0]} s after the incident was confirmed, {watcher.back_attempt[0]} s after its attempt" in told(row)
+    assert "first step" not in told({**ROW, "replaced": 0})
+
+
+def test_waiting_until_acting_is_worth_it_counts_from_the_incident_on(tmp_path):
+    """A slow GPU is watched first: from the incident to the next step it takes longer than from its attempt on."""
+    sure = {"faults__gpu_slow": _row(1.0, 1.0), "calibration__confidence__bins": CARD["calibration"]["confidence"]["bins"][1:]}
+    _, watcher = watching(tmp_path, quiet(8, 0.5, LONG), **sure)
+    assert watcher.back[0] > watcher.back_attempt[0] > 0
 
 
 def test_what_is_missed_stays(tmp_path):
