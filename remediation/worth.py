@@ -139,8 +139,8 @@ def attempt_words(one: Mapping[str, Any]) -> str:
     spare = f", spares {one['spare_gpu_hours']:.1f} besides" if one["spare_gpu_hours"] else ""
     skipped = ", not worth it: skipped" if one["skip"] else ""
     return (f"attempt {one['place'] + 1} ({', '.join(one['kinds'])}): {one['expected_gpu_hours']:.1f} GPU-hours expected, "
-            f"{one['stop_gpu_hours']:.1f} of it at once (restart {one['restart_seconds']:.0f} s, queue {one['queue_seconds']:.0f} s){spare}; "
-            f"cures {100 * one['cure']:.0f} % ({own}){skipped}")
+            f"{one['stop_gpu_hours']:.1f} of it at once (restart {one['restart_seconds']:.0f} s, queue {one['queue_seconds']:.0f} s)"
+            f"{spare}; cures {100 * one['cure']:.0f} % ({own}){skipped}")
 
 
 def proposal_args(worth: Worth | None) -> dict[str, object]:

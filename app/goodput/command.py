@@ -66,7 +66,8 @@ def evaluate_goodput(options: GoodputOptions, tell: Callable[[str], None], show:
         show(told(row))
     if options.out:
         card = {"scorecard": {"file": chances.file, "sha256": chances.sha256, "suite": chances.suite, "first_seed": chances.seed,
-                              "node_days": chances.node_days}, "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions(), "times": durations(),
+                              "node_days": chances.node_days},
+                "policy": options.policy or "act.yaml", "rows": rows, "assumptions": assumptions(), "times": durations(),
                 "limits": {str(n): asdict(limits_for(policy, n).limits) for n in sizes}}
         Path(options.out).write_text(json.dumps(card, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 0
@@ -138,8 +139,8 @@ def _back(row: Mapping[str, Any]) -> str:
     """How soon jobs made steps again after a spare took a node's place."""
     if not row.get("replaced"):
         return ""
-    return (f"; {row['replaced']} replaced by a spare, the job's first step a median of {row['back_seconds_median']} s after the incident was "
-            f"confirmed, {row['back_attempt_seconds_median']} s after its attempt began")
+    return (f"; {row['replaced']} replaced by a spare, the job's first step a median of {row['back_seconds_median']} s after the incident "
+            f"was confirmed, {row['back_attempt_seconds_median']} s after its attempt began")
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -147,8 +148,8 @@ def told(row: Mapping[str, Any]) -> str:
     if "arm" in row:
         shares = ", ".join(f"{k} {v:.2%}" for k, v in sorted(row["shares"].items(), key=lambda kv: -kv[1])[1:6])
         more = "" if "found" not in row else (f"; found {row['found']}, missed {row['missed']}, healthy nodes acted on "
-                                              f"{row['healthy_nodes_acted_on']}, {row['repairs']} repairs, median {row['repair_seconds_median']} s"
-                                              + _back(row))
+                                              f"{row['healthy_nodes_acted_on']}, {row['repairs']} repairs, median "
+                                              f"{row['repair_seconds_median']} s" + _back(row))
         return (f"{row['nodes']:>5} nodes {row['days']:g} d seed {row['seed']} {row['arm']:>8}: goodput {row['goodput_ratio']:.2%} "
                 f"({shares}), {row['cpu_seconds']:g} s CPU{more}")
     closed = "no gap" if row["gap_closed"] is None else f"{row['gap_closed']:.2f} of the gap of {row['gap']:.2%} closed"

@@ -73,7 +73,8 @@ def test_an_incident_shows_what_waiting_and_acting_cost(owner: Owner) -> None:
 def test_the_costs_are_lines_for_a_terminal() -> None:
     """Waiting first, then each attempt with its chance, its own record and whether it is skipped."""
     lines = worth_lines(plain(as_json(weigh(T0, LADDER, 0, NOW, judged(1, 19), 1200.0))))
-    assert lines[0].startswith("worth     waiting: 582.1 GPU-hours expected to be lost (25.0 an hour now, 128 GPUs, 5 min of work unsaved, 2 spares")
+    assert lines[0].startswith("worth     waiting: 582.1 GPU-hours expected to be lost (25.0 an hour now, 128 GPUs, 5 min of work unsaved")
+    assert ", 2 spares; stopping the job: " in lines[0]
     assert "attempt 1 (drain, reset_gpu, diagnose, undrain, resume_job)" in lines[1]
     assert lines[1].endswith("(1 of 20 here), not worth it: skipped")
     assert "(restart 1020 s, queue 60 s)" in lines[2]

@@ -46,7 +46,8 @@ def test_a_stretch_that_is_kept_is_not_run_again(tmp_path, monkeypatch):
 def test_what_is_kept_of_another_policy_or_code_is_run_again_and_said(tmp_path, monkeypatch, other):
     """Rows of one file that rest on different things would be compared as if they were one."""
     known, policy, ran, told = read_chances(written(tmp_path)), read_policy(str(ACT)), [], []
-    monkeypatch.setattr(path, "whole", lambda scenario, policy, tell: ran.append(scenario.seed) or {"goodput_ratio": 0.9, "healthy_nodes_acted_on": 0})
+    done = {"goodput_ratio": 0.9, "healthy_nodes_acted_on": 0}
+    monkeypatch.setattr(path, "whole", lambda scenario, policy, tell: ran.append(scenario.seed) or done)
     monkeypatch.setattr(path, "run_arm", lambda arm, *args: {"goodput_ratio": 0.9})
     keep = str(tmp_path / "whole.json")
     before = list(path.compare_whole(16, 20_001, known, policy, keep, told.append))
