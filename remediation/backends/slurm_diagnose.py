@@ -17,7 +17,7 @@ from core.errors import Refused, Unavailable
 from core.types import Action
 from remediation.backends.slurm_commands import call
 from remediation.backends.slurm_hosts import join
-from remediation.backends.slurm_jobs import spares
+from remediation.backends.slurm_jobs import reservations_of, spares
 from remediation.backends.slurm_json import Cluster, SlurmJob, SlurmNode
 from remediation.backends.slurm_nodes import PASSED, find
 from remediation.backends.slurm_site import (
@@ -63,7 +63,8 @@ def _paired(site: Site, action: Action, cluster: Cluster, wanted: list[str]) -> 
     if not pairs:
         return wanted, None
     avoid = {name.strip() for name in str(action.args.get("avoid") or "").split(",")}  # unchecked, drifted, or failed their own test
-    free = [name for name in spares(site, cluster) if name != action.target.node and name not in avoid]
+    others, kept = spares(site, cluster), spares(site, cluster, reservations_of(action.incident, cluster))  # kept for the incident: last
+    free = [name for name in (*others, *kept) if name != action.target.node and name not in avoid]
     if free:
         return wanted, free[0]
     alone = [one for one in wanted if one not in pairs]

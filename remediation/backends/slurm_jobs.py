@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from core.clock import parse_rfc3339, rfc3339
 from core.errors import Refused
@@ -20,6 +21,7 @@ from remediation.backends.slurm_json import Cluster, SlurmJob
 from remediation.backends.slurm_rules import find, may_not_stop, told
 from remediation.backends.slurm_site import (
     DONE,
+    KEPT,
     MINE,
     RUNS,
     Site,
@@ -49,26 +51,44 @@ def usable(site: Site, names: Iterable[str], cluster: Cluster) -> list[str]:
 
 
 def idle(site: Site, job: SlurmJob, cluster: Cluster) -> list[str]:
-    """Nodes of the job's partition that nothing runs on and nobody has reserved."""
-    reserved = cluster.reserved()
+    """Nodes of the job's partition that nothing runs on and nobody else has reserved."""
+    mine = job_reservation(job)
+    reserved = {name for one in cluster.reservations.values() if one.name != mine for name in one.nodes}
     busy = {name for one in cluster.jobs if one.on_nodes for name in one.nodes}
     names = [name for name, node in cluster.nodes.items() if job.partition in node.partitions and node.base == "IDLE"
-             and name not in reserved and name not in busy and name not in job.excluded]
+             and name not in reserved and name not in busy and name not in job.excluded and not site.kept_spare(name, cluster)]
     return [name for name in usable(site, names, cluster) if site.maintenance(name, cluster) is None]
 
 
-def spares(site: Site, cluster: Cluster) -> list[str]:
-    """The spares that can be had now."""
-    return [name for name in usable(site, cluster.nodes, cluster)
-            if site.state(cluster.nodes[name], cluster) == "spare" and site.maintenance(name, cluster) is None]
+def spares(site: Site, cluster: Cluster, mine: Collection[str] = ()) -> list[str]:
+    """The spares that can be had now, those first that are kept in one of the reservations `mine`. Those that are kept for another
+    job are none."""
+    kept = {name for one in mine if one in cluster.reservations for name in cluster.reservations[one].nodes}
+    others = {name for one in cluster.reservations.values() if one.name.startswith(KEPT) and one.name not in mine for name in one.nodes}
+    free = [name for name in usable(site, cluster.nodes, cluster) if site.state(cluster.nodes[name], cluster) == "spare"
+            and site.maintenance(name, cluster) is None and name not in others]
+    return sorted(free, key=lambda name: name not in kept)
 
 
-def can_go_on(site: Site, job: SlurmJob, cluster: Cluster, without: str | None) -> bool:
-    """True where the job's other nodes, idle ones and spares are as many as it needs: it need not wait in the queue."""
-    if _elsewhere_reserved(job):
-        return without is None or without not in job.nodes
+def reservations_of(incident: str, cluster: Cluster) -> list[str]:
+    """What is kept for jobs that were stopped for the incident."""
+    return [job_reservation(job) for job in cluster.jobs
+            if (trace := read_trace(job.admin_comment)) is not None and trace.id.partition("/")[0] == incident]
+
+
+def goes_on_with(site: Site, job: SlurmJob, cluster: Cluster, without: str | None, taken: Collection[str] = ()) -> list[str]:
+    """The nodes that the job goes on with, at most as many as it needs: its own that are left, then spares, then idle ones. A spare
+    takes the place of a node that is out, and comes by `replace` alone: a job that loses none (`without` None) counts on none.
+    taken: nodes that other jobs have been given since the cluster was read."""
     stay = [name for name in usable(site, job.nodes, cluster) if name != without]
-    return len(stay) + len(set(idle(site, job, cluster)) - {without}) + len(set(spares(site, cluster)) - {without}) >= job.node_count
+    new = [*(spares(site, cluster, (job_reservation(job),)) if without is not None else ()), *idle(site, job, cluster)]
+    return [*stay, *(name for name in new if name not in stay and name != without and name not in taken)][: needed(job)]
+
+
+def needed(job: SlurmJob) -> int:
+    """How many nodes it runs on; of one that waits, how many it ran on when it was stopped."""
+    trace = read_trace(job.admin_comment) if job.waits else None
+    return (numbers_of(trace) if trace is not None else {}).get("nodes", job.node_count or len(job.nodes))
 
 
 def _elsewhere_reserved(job: SlurmJob) -> bool:
@@ -78,32 +98,71 @@ def _elsewhere_reserved(job: SlurmJob) -> bool:
 
 # --- keeping nodes ------------------------------------------------------------------------------------------------------
 def keep(site: Site, job: SlurmJob, nodes: Iterable[str], cluster: Cluster) -> None:
-    """Reserves the nodes for the job, besides those that are kept for it already. Raises Refused `queue_wait`."""
-    wanted = list(nodes)
+    """Reserves exactly these nodes for the job. One command, so that nothing is left half done. Raises Refused `queue_wait`.
+
+    A spare stays in the spares' reservation meanwhile (Slurm lets one with the flag `maint` overlap with others): it is kept
+    from all other work, this job too, until `replace` takes it out of there. So it is a spare again as soon as ours goes."""
+    wanted = list(dict.fromkeys(nodes))
     if _elsewhere_reserved(job) or not wanted:
         return
     name, minutes = job_reservation(job), max(1, site.params.reserve_minutes)
-    known = cluster.reservations.get(name)
     try:
-        if known is None:
+        if name not in cluster.reservations:
             site.scheduler.reserve(name, join(wanted), job.user, KEEP_FLAGS, str(minutes))
         else:
-            site.scheduler.set_reservation(name, f"nodes={join((*known.nodes, *wanted))}", f"endtime=now+{minutes}minutes")
+            site.scheduler.set_reservation(name, f"nodes={join(wanted)}", f"endtime=now+{minutes}minutes")
     except Refused as refused:
         raise Refused("queue_wait", f"its nodes cannot be reserved: {refused.detail or refused.reason}") from None
 
 
-def keep_or_ask(site: Site, job: SlurmJob, cluster: Cluster, without: str | None, approved: bool) -> None:
-    """Keeps the nodes that the job goes on with. Raises Refused `queue_wait` where it would have to wait in the queue, and
-    neither a person nor the configuration has said that it may."""
+def keep_or_ask(site: Site, job: SlurmJob, cluster: Cluster, without: str | None, approved: bool, taken: Collection[str] = ()) -> list[str]:
+    """Keeps the nodes that the job goes on with, and names them. Raises Refused `queue_wait` where it would have to wait in the
+    queue, and neither a person nor the configuration has said that it may."""
     may_wait = approved or site.params.queue_wait == "act"
-    if not can_go_on(site, job, cluster, without) and not may_wait:
-        raise Refused("queue_wait", f"job {job.ref} needs {job.node_count} nodes, and so many are not to be had")
-    try:
-        keep(site, job, [n for n in usable(site, job.nodes, cluster) if n != without], cluster)
-    except Refused:
-        if not may_wait:
-            raise
+    if _elsewhere_reserved(job):
+        if without in job.nodes and not may_wait:
+            raise Refused("queue_wait", f"job {job.ref} has to stay in reservation {job.reservation}")
+        return []
+    wanted = goes_on_with(site, job, cluster, without, taken)
+    if len(wanted) < needed(job) and not may_wait:
+        raise Refused("queue_wait", f"job {job.ref} needs {needed(job)} nodes, and so many are not to be had")
+    firm = [name for name in wanted if not site.kept_spare(name, cluster)]
+    for nodes in (wanted, firm):  # where the spares' reservation has no flag `maint`, a spare can be in no other one
+        try:
+            keep(site, job, nodes, cluster)
+            return wanted
+        except Refused:
+            if nodes == firm and not may_wait:
+                raise
+    return wanted
+
+
+def take_spare(site: Site, job: SlurmJob, spare: str, cluster: Cluster) -> None:
+    """The spare has left the spares, for the job that waits: it is among the nodes that are kept, and no more than it needs are."""
+    kept = cluster.reservations.get(job_reservation(job))
+    others = [name for name in (kept.nodes if kept is not None else ()) if name != spare]
+    wanted = [spare, *sorted(others, key=lambda name: site.kept_spare(name, cluster))][: max(1, needed(job))]
+    if kept is None or set(wanted) != set(kept.nodes):
+        keep(site, job, wanted, cluster)
+
+
+def clear_away(site: Site, cluster: Cluster) -> Cluster:
+    """Lets go of what is kept for jobs that have ended or run again: a Greylag that died, or a person, left it behind. It would end
+    by itself, but others may need it now. The cluster without it."""
+    jobs = {job_reservation(job): job for job in cluster.jobs}
+    left = [name for name in sorted(cluster.reservations) if name.removeprefix(KEPT).isdigit()
+            and (name not in jobs or jobs[name].over or _runs_again(jobs[name], cluster))]
+    for name in left:
+        let_nodes_go(site, jobs.get(name, SlurmJob(int(name.removeprefix(KEPT)))), cluster)
+    return replace(cluster, reservations={name: one for name, one in cluster.reservations.items() if name not in left})
+
+
+def _runs_again(job: SlurmJob, cluster: Cluster) -> bool:
+    """It was stopped and has started; on a node that is out it may be about to be stopped once more."""
+    trace = read_trace(job.admin_comment)
+    runs = "RUNNING" in job.states and "COMPLETING" not in job.states
+    again = runs and trace is not None and job.restarts > numbers_of(trace).get("restarts", job.restarts)
+    return again and not any("DRAIN" in cluster.nodes[name].flags for name in job.nodes if name in cluster.nodes)
 
 
 def let_nodes_go(site: Site, job: SlurmJob, cluster: Cluster | None) -> None:
@@ -186,6 +245,7 @@ def set_aside(site: Site, trace: Trace, cluster: Cluster) -> bool:
 def begin_resume(site: Site, action: Action, cluster: Cluster) -> Word:
     """Requeues the job, or lets go one that we stopped. Raises Refused."""
     job = find(site, action.target.job, cluster.jobs)
+    cluster = clear_away(site, cluster)
     trace = read_trace(job.admin_comment)
     known = numbers_of(trace) if trace is not None else {}
     before, nodes = known.get("restarts", job.restarts), known.get("nodes", job.node_count)
@@ -256,18 +316,22 @@ def _let_go(site: Site, trace: Trace, job: SlurmJob, cluster: Cluster, needs: in
     bad = [name for name, node in cluster.nodes.items() if site.ours(node, cluster)
            and (mine := site.trace(node)) is not None and mine.id.partition("/")[0] == incident]
     kept = cluster.reservations.get(job_reservation(job))
-    have = usable(site, kept.nodes, cluster) if kept is not None else []
-    more = idle(site, job, cluster)[: max(0, needs - len(have))]
+    # A spare that is among the spares still was not needed. With `ignore_jobs` a node is kept that another job got just before.
+    have = [name for name in usable(site, kept.nodes if kept is not None else (), cluster)
+            if not site.kept_spare(name, cluster) and not cluster.on(name)][:needs]
+    more = [name for name in idle(site, job, cluster) if name not in have][: needs - len(have)]
     words = [f"excnodelist={join((*job.excluded, *bad))}"] if bad else []
     known = numbers_of(trace)
     if "before" in known:
         words.append(f"comment={_comment(site, job, known['before'])}")
     if not _elsewhere_reserved(job):
-        name = ""
-        if kept is not None or more:
-            with contextlib.suppress(Refused):
-                keep(site, job, more or have, cluster)
-                name = job_reservation(job)
+        name = job_reservation(job) if kept is not None else ""
+        if kept is not None and not have and not more:
+            let_nodes_go(site, job, cluster)
+            name = ""
+        with contextlib.suppress(Refused):
+            keep(site, job, (*have, *more), cluster)
+            name = job_reservation(job) if have or more else ""
         if name != job.reservation:
             words.append(f"reservationname={name}")
     # Slurm itself would wait two minutes (the life of a credential). A node refuses a credential that is not younger than the

@@ -58,20 +58,22 @@ def begin_drain(site: Site, action: Action, cluster: Cluster) -> Word:
     _free(site, node, cluster)
     if site.ours(node, cluster) and site.state(node, cluster) == "drained":
         return Word("DONE", "already_so")
-    if action.args.get("jobs") != "wait":
-        for job in stoppable(site, node.name, cluster)[0]:
-            jobs.keep_or_ask(site, job, cluster, node.name, action.reason == "approved")
     word = "drain_at_checkpoint" if action.args.get("wait_for") == "checkpoint" else "drain"
     word = "drain_waiting" if action.args.get("jobs") == "wait" else word
+    cluster = jobs.clear_away(site, cluster)
+    stops = stoppable(site, node.name, cluster)[0] if word != "drain_waiting" else []
+    taken: set[str] = set()
     try:
+        for job in stops:
+            taken.update(jobs.keep_or_ask(site, job, cluster, node.name, action.reason == "approved", taken))
         site.scheduler.drain(node.name, write_trace(action.id, word, action.fault or ""))
     except Refused:
-        for job in stoppable(site, node.name, cluster)[0]:
+        for job in stops:
             if job_reservation(job) not in cluster.reservations:
                 jobs.let_nodes_go(site, job, None)
         raise
     if word == "drain":
-        for job in stoppable(site, node.name, cluster)[0]:
+        for job in stops:
             jobs.stop(site, job, action.id, "drain")
     return RUNS
 
@@ -81,7 +83,10 @@ def go_on_drain(site: Site, trace: Trace, node: SlurmNode, cluster: Cluster) -> 
     if "DRAIN" not in node.flags:
         return Word("FAILED", "other_hand", "somebody took the node back")
     if not site.busy(node, cluster):
-        return DONE if jobs.set_aside(site, trace, cluster) else RUNS
+        if not jobs.set_aside(site, trace, cluster):
+            return RUNS
+        jobs.clear_away(site, cluster)  # of jobs that ended before they were stopped
+        return DONE
     busy = [job for job in cluster.on(node.name) if not job.held]
     may, may_not = stoppable(site, node.name, cluster)
     if trace.word == "drain_waiting":
@@ -169,7 +174,8 @@ def begin_replace(site: Site, action: Action, cluster: Cluster) -> Word:
     there is one. Raises Refused."""
     node = find(action, cluster)
     _out(site, node, cluster)
-    free = jobs.spares(site, cluster)
+    cluster = jobs.clear_away(site, cluster)
+    free = jobs.spares(site, cluster, jobs.reservations_of(action.incident, cluster))
     avoid = {name.strip() for name in str(action.args.get("avoid") or "").split(",")}  # unchecked, drifted, or under test
     free = [name for name in free if name not in avoid]
     wanted = action.args.get("spare")
@@ -196,9 +202,7 @@ def go_on_replace(site: Site, trace: Trace, node: SlurmNode, cluster: Cluster) -
         return Word("FAILED", "node_unknown", spare)
     for job in cluster.jobs:
         mine = read_trace(job.admin_comment)
-        kept = cluster.reservations.get(job_reservation(job))
-        waits = job.waits and mine is not None and mine.word in jobs.STOPPED and mine.id.partition("/")[0] == incident
-        if waits and (kept is None or spare not in kept.nodes):
-            jobs.keep(site, job, (spare,), cluster)
+        if job.waits and mine is not None and mine.word in jobs.STOPPED and mine.id.partition("/")[0] == incident:
+            jobs.take_spare(site, job, spare, cluster)
             break
     return Word("DONE", "done", f"{spare} takes the place of {node.name}")

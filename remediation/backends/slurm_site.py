@@ -18,6 +18,7 @@ from remediation.backends.slurm_json import Cluster, SlurmJob, SlurmNode
 from remediation.kinds import HANDS
 
 MINE = "greylag-"  # how the names of our reservations begin
+KEPT = f"{MINE}job-"  # of the reservations that keep a stopped job's nodes
 TEST_JOB = "greylag-diagnose"
 TESTING = f"{MINE}diagnose-"  # of the reservations that keep others off nodes under test
 _TRACE = re.compile(r"greylag: (?P<id>[^\s|]{1,120}) (?P<word>[a-z_]+)(?: (?P<rest>[^|]*))?")
@@ -228,4 +229,4 @@ def testing_reservation(node: str) -> str:
 
 def job_reservation(job: SlurmJob) -> str:
     """The reservation that keeps a stopped job's nodes."""
-    return f"{MINE}job-{job.id}"
+    return f"{KEPT}{job.id}"

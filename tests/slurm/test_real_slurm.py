@@ -122,7 +122,7 @@ def test_a_repair_with_a_spare(real: Slurm) -> None:
     assert real.job(job)["JobState"] == "PENDING"
     assert real.job(job)["StartTime"] > real.job(job)["SubmitTime"][:11]
     kept = real.reservation(f"greylag-job-{job}")
-    assert kept["Nodes"] == "n[1,3-4]"
+    assert kept["Nodes"] == "n[1,3-4],spare1"
     told = done(hands, action("replace", "n2", 2))
     assert (told.state, told.detail) == ("DONE", "spare1 takes the place of n2")
     assert real.reservation("spares")["Nodes"] == "spare2"
