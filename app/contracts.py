@@ -21,6 +21,7 @@ from app.fleet_command import truth_files
 from core import events, inventory, protocols, reasons, signals, targets, telemetry, types, window
 from core.faults import faults
 from core.plugins import load_plugins
+from core.xids import POLICIES, xids
 
 HEAD = """# Contracts
 
@@ -125,7 +126,21 @@ def detectors_page() -> str:
         out += [inspect.getdoc(plugin.params) or "", "", "| parameter | default |", "|---|---|"]
         out += [f"| `{f.name}` | {f.default} |" for f in dataclasses.fields(plugin.params)]
         out += [""]
+    out += xid_table()
     return "\n".join(out).rstrip() + "\n"
+
+
+XIDS_HEAD = """Those who publish lists of fatal XIDs disagree. `x` marks whose list has the code; where its log line says Fatal or
+Nonfatal itself (`line`), that comes first. A code that is not here is fatal to azure and meta only, as `xid_fatal`. The default is
+`greylag`."""
+
+
+def xid_table() -> list[str]:
+    """Who calls which XID fatal, and the fault that it is there."""
+    rows = [(str(row.code), row.means, f"`{row.fault}`", *("x" if name in row.fatal_by else "" for name in POLICIES),
+             "line" if row.by_line else "") for row in xids().values()]
+    title, *table = _table("XIDs", ("XID", "what", "fault", *POLICIES, ""), rows)
+    return [title, "", XIDS_HEAD, *table]
 
 
 SOURCES_HEAD = """# Sources

@@ -4,33 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 
 import yaml
 
+DEFAULT = "greylag"
 VENDORS = ("nvidia", "eks", "azure", "aznhc", "meta")
-BY_LINE = "line"
+POLICIES = (DEFAULT, *VENDORS)
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """code: the XID. fault: the fault that it is where it counts as fatal. fatal_by: of VENDORS, or `line`."""
+    """code: the XID. fault: the fault that it is where it counts as fatal. by_line: its log line's own word comes first."""
 
     code: int
     fault: str
     means: str
-    fatal_by: tuple[str, ...]
+    by_line: bool = False
 
-    def fatal(self, vendor: str, told: bool | None) -> bool:
-        """Whether it counts. told: what the log line itself says (NVLink codes), None = nothing."""
-        if BY_LINE in self.fatal_by:
-            return bool(told)
-        return vendor in self.fatal_by
+    def fatal(self, policy: str, told: bool | None = None) -> bool:
+        """Whether it counts by that list. told: what the log line itself says (NVLink codes), None = nothing."""
+        return told if self.by_line and told is not None else listed(policy, self.code)
+
+    @property
+    def fatal_by(self) -> tuple[str, ...]:
+        """Whose lists have it."""
+        return tuple(name for name in POLICIES if listed(name, self.code))
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    return dict(yaml.safe_load(files("core").joinpath("xids.yaml").read_text(encoding="utf-8")))
 
 
 @cache
 def xids() -> Mapping[int, Xid]:
     """All rows by code, in the file's order."""
-    rows = yaml.safe_load(files("core").joinpath("xids.yaml").read_text(encoding="utf-8"))
-    return {code: Xid(code, row["fault"], row["means"], tuple(row["fatal"])) for code, row in rows.items()}
+    return {code: Xid(code, row["fault"], row["means"], row.get("by_line", False)) for code, row in _data()["codes"].items()}
+
+
+@lru_cache(4096)
+def xid_of(code: int) -> Xid:
+    """The row of a code; of one that has none, as those who call every code fatal take it."""
+    return xids().get(code) or Xid(code, "xid_fatal", "a code without a row")
+
+
+@lru_cache(4096)
+def listed(policy: str, code: int) -> bool:
+    """Whether that list (one of POLICIES) calls the code fatal."""
+    row = _data()["lists"][policy]
+    return code in row["fatal"] if "fatal" in row else code not in row["all_but"]

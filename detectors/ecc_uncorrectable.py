@@ -13,6 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
+from core.xids import DEFAULT
 from detectors import fatal_events, shared, stats
 from detectors.stats import Bools
 
@@ -31,7 +32,7 @@ class Params:
     after which an event is over; our judgement.
     """
 
-    fatal_by: str = "nvidia"
+    fatal_by: str = DEFAULT
     worked_seconds: float = 600.0
 
 

@@ -2,8 +2,8 @@
 
 The gauge counts when it changes to a code, never while it stands; the same code from the log and from the gauge is one
 event. An event is over once the node has booted since, or once the GPU has worked for long without another one. A code
-that the chosen vendor does not call fatal is no fault of this kind, whatever it is; 43 and 45, the echoes of a process
-that is killed, are in nobody's list that is taken by default.
+that the chosen list does not call fatal is no fault of this kind, whatever it is; 43 and 45, the echoes of a process
+that is killed, are not in the list that is taken by default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
-from core.xids import xids
+from core.xids import xid_of
 from detectors import shared, stats
 from detectors.stats import Bools
 
@@ -39,20 +39,19 @@ class Fatal:
 
 def of_fault(window: Window, fault: str, vendor: str) -> list[Fatal]:
     """The fatal events of the fault in the window, in time order, each once."""
-    table = xids()
     parts = window.of_kind("gpu")
     places = shared.by_key(parts)
     found: list[Fatal] = []
     for event in window.events_of("xid"):
         code = event.fields.get("xid")
-        row = table.get(code) if isinstance(code, int) else None
+        row = xid_of(code) if isinstance(code, int) else None
         told = event.fields.get("fatal")
         if row is not None and row.fault == fault and row.fatal(vendor, told if isinstance(told, bool) else None):
             e = places.get(event.target.key)
             found.append(Fatal(event.at, event.target if e is None else parts[e], row.code, event.line))
     for at, gpu, code in window.once("xids of the gauge", lambda: tuple(_from_gauge(window))):
-        row = table.get(code)
-        if row is None or row.fault != fault or not row.fatal(vendor, None):
+        row = xid_of(code)
+        if row.fault != fault or not row.fatal(vendor):
             continue
         if not any(f.code == code and f.gpu.node == gpu.node and abs(f.at - at) <= SAME_MS for f in found):
             found.append(Fatal(at, gpu, code, None))
@@ -120,7 +119,7 @@ def met_by(window: Window, fault: str, vendor: str, worked_seconds: float, reaso
 
 def evidence(one: Fatal, times: int) -> tuple[Evidence, ...]:
     """The code with its meaning, and the kernel's line where there is one."""
-    row = xids()[one.code]
+    row = xid_of(one.code)
     said = f"{row.means}; {times} in the window" if times > 1 else row.means
     text = f"XID {one.code}: {said}" if one.line is None else f"XID {one.code}: {said}: {one.line}"
     return (Evidence("gpu.xid", stats.unit_of("gpu.xid"), float(one.code), None, "no fatal XID", text),)

@@ -13,6 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
+from core.xids import DEFAULT
 from detectors import fatal_events, shared
 
 FAULT = "gpu_lost"
@@ -29,7 +30,7 @@ class Params:
     is shown so long after its line is well.
     """
 
-    fatal_by: str = "nvidia"
+    fatal_by: str = DEFAULT
     worked_seconds: float = 600.0
     missed_intervals: float = 2.9
     gone_seconds: float = 60.0

@@ -25,7 +25,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, JobState, Target, Verdict
 from core.window import Window
-from core.xids import VENDORS, xids
+from core.xids import DEFAULT, xid_of
 from detectors import stats
 
 FAULT = "job_crash_loop"
@@ -279,10 +279,9 @@ def _explained(window: Window, job: JobState, crashes: Sequence[Crash], p: Param
 
 
 def _fatal(event: Event) -> bool:
-    """The XID's own line says so, or anybody's list of fatal ones."""
+    """The XID's own line says so, or the list of fatal ones. (By lists that call all but a few fatal the clean-up after each crash is.)"""
     code, told = event.fields.get("xid"), event.fields.get("fatal")
-    row = xids().get(code) if isinstance(code, int) else None
-    return told is True or (row is not None and any(row.fatal(vendor, None) for vendor in VENDORS))
+    return told is True or (isinstance(code, int) and xid_of(code).fatal(DEFAULT))
 
 
 def _evidence(loop: Sequence[Crash]) -> tuple[Evidence, ...]:

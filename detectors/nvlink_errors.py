@@ -13,6 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
+from core.xids import DEFAULT
 from detectors import fatal_events, shared, stats
 
 FAULT = "nvlink_errors"
@@ -27,7 +28,7 @@ class Params:
     window_seconds: how far back counters are read. rate: errors a second over the window, in each third of it.
     """
 
-    fatal_by: str = "nvidia"
+    fatal_by: str = DEFAULT
     worked_seconds: float = 600.0
     window_seconds: float = 300.0
     rate: float = 0.05

@@ -13,6 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
+from core.xids import DEFAULT
 from detectors import fatal_events, shared, stats
 
 FAULT = "row_remap_failure"
@@ -26,7 +27,7 @@ class Params:
     a bare log line is over where no flag is shown; our judgement.
     """
 
-    fatal_by: str = "nvidia"
+    fatal_by: str = DEFAULT
     worked_seconds: float = 86400.0
 
 

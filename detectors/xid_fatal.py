@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
+from core.xids import DEFAULT
 from detectors import fatal_events
 
 FAULT = "xid_fatal"
@@ -18,13 +19,13 @@ FAULT = "xid_fatal"
 
 @dataclass(frozen=True)
 class Params:
-    """Sources: core/xids.yaml (NVIDIA's catalogue by default).
+    """Sources: core/xids.yaml (by default NVIDIA's catalogue, and XID 94).
 
-    fatal_by: whose list of fatal codes counts: nvidia, eks, azure, aznhc or meta. worked_seconds: work without another
+    fatal_by: whose list of fatal codes counts: greylag, nvidia, eks, azure, aznhc or meta. worked_seconds: work without another
     fatal code after which an event is over; our judgement (a wedged GPU takes no work at all).
     """
 
-    fatal_by: str = "nvidia"
+    fatal_by: str = DEFAULT
     worked_seconds: float = 600.0
 
 
