@@ -21,7 +21,7 @@ from app.fleet_command import truth_files
 from core import events, inventory, protocols, reasons, signals, targets, telemetry, types, window
 from core.faults import faults
 from core.plugins import load_plugins
-from core.xids import POLICIES, xids
+from core.xids import POLICIES, XidPolicy, xids
 
 HEAD = """# Contracts
 
@@ -124,15 +124,28 @@ def detectors_page() -> str:
                 f"clear ticks; **expires** after {hold.expire} ticks of which nothing is known.", ""]
         out += ["**Must not fire on** " + "; ".join(plugin.must_not) + ".", ""]
         out += [inspect.getdoc(plugin.params) or "", "", "| parameter | default |", "|---|---|"]
-        out += [f"| `{f.name}` | {f.default} |" for f in dataclasses.fields(plugin.params)]
+        out += [f"| `{f.name}` | {_default(f.default)} |" for f in dataclasses.fields(plugin.params)]
         out += [""]
     out += xid_table()
     return "\n".join(out).rstrip() + "\n"
 
 
-XIDS_HEAD = """Those who publish lists of fatal XIDs disagree. `x` marks whose list has the code; where its log line says Fatal or
-Nonfatal itself (`line`), that comes first. A code that is not here is fatal to azure and meta only, as `xid_fatal`. The default is
-`greylag`."""
+def _default(value: Any) -> str:
+    return "the site's, [below](#xids)" if isinstance(value, XidPolicy) else str(value)
+
+
+XIDS_HEAD = """Those who publish lists of fatal XIDs disagree, and the site chooses, once for all detectors, in `greylag.yaml`:
+
+```yaml
+xids:
+  policy: eks        # whose list counts; greylag (NVIDIA's, and 94) where nothing is said
+  fatal: [92]        # codes that are fatal here besides,
+  not_fatal: [63]    # and codes that are not
+```
+
+`x` marks whose list has the code. Where a log line says Fatal or Nonfatal itself (`line`), that comes before the list, and after
+what the site says of the code. A code that is not here is fatal to azure and meta only, as `xid_fatal`. With azure's list 45 is
+fatal, which the driver writes for each GPU of a job that is killed: `not_fatal: [45]` goes well with it."""
 
 
 def xid_table() -> list[str]:

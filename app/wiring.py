@@ -24,6 +24,7 @@ from core.protocols import (
     WorldView,
 )
 from core.telemetry import Telemetry
+from core.xids import XidPolicy
 from core.yamlfile import Node, build
 from pipeline.herald import NotifyRoute, RouteRules
 from remediation.engine import Engine
@@ -37,16 +38,28 @@ def sources() -> dict[str, SourcePlugin]:
     return load_plugins("collectors.sources")
 
 
-def detectors(config: Mapping[str, Any], file: str) -> tuple[dict[str, DetectorPlugin], dict[str, Any]]:
-    """The detectors and their parameters. Raises ConfigError for an unknown detector or parameter."""
+def detectors(config: Mapping[str, Any], file: str, xids: XidPolicy | None = None) -> tuple[dict[str, DetectorPlugin], dict[str, Any]]:
+    """The detectors and their parameters. xids: the site's choice, which those that read XIDs share. Raises ConfigError for an
+    unknown detector or parameter."""
     plugins: dict[str, DetectorPlugin] = load_plugins("detectors")
     for name in config:
         if name not in plugins:
             where = config.where(name) if isinstance(config, Node) else file
             raise ConfigError(where, f"detectors.{name}", "an unknown detector",
                               f"there are: {', '.join(plugins)}{nearest(name, plugins)}")
+        _no_choice_of_its_own(config[name], name, file)
     params: dict[str, Any] = {name: build(p.params, config.get(name) or {}, file, f"detectors.{name}") for name, p in plugins.items()}
+    if xids is not None:
+        params = {name: replace(p, xids=xids) if hasattr(p, "xids") else p for name, p in params.items()}
     return plugins, params
+
+
+def _no_choice_of_its_own(entry: Any, name: str, file: str) -> None:
+    """Raises ConfigError where a detector is given its own list of fatal XIDs: one code would be fatal to one and not to another."""
+    for key in ("xids", "fatal_by"):
+        if isinstance(entry, Mapping) and key in entry:
+            where = entry.where(key) if isinstance(entry, Node) else file
+            raise ConfigError(where, f"detectors.{name}.{key}", entry[key], "it is set once for all detectors: xids: {policy: eks}, at the top")
 
 
 def plugin_entry(plugins: Mapping[str, Any], entry: Any, file: str, path: str) -> tuple[Any, Any]:
@@ -187,5 +200,5 @@ def inventory_reader(config: GreylagConfig) -> Callable[[], Inventory]:
 def brain(config: GreylagConfig, inventory: Inventory, engine: Engine | None, telemetry: Telemetry,
           routes: list[NotifyRoute], labels_of: Callable[[str], Mapping[str, str]] | None = None) -> Brain:
     """The brain with all detectors."""
-    plugins, params = detectors(config.detectors, config.file)
+    plugins, params = detectors(config.detectors, config.file, config.xids)
     return Brain(plugins, params, inventory, engine, telemetry, routes, labels_of)

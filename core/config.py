@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.errors import ConfigError
+from core.errors import ConfigError, nearest
+from core.xids import OURS, POLICIES, XidPolicy
 from core.yamlfile import build, read_yaml, require
 
 
@@ -135,6 +136,7 @@ class GreylagConfig:
 
     tokens: who may ask; required to listen on anything but loopback, asked for everywhere once there is one.
     heartbeat: a sign of life that stops when Greylag is behind.
+    xids: whose list of fatal XIDs counts, for all detectors, and the codes on which the site says otherwise.
     clock: URL of a fleet whose clock Greylag runs on; absent = the wall clock.
     push_listen: host:port at which collectors take pushes (remote write, OTLP, Loki); absent = none are taken.
     syslog_listen: host:port at which collectors take syslog (TCP and UDP); absent = none is taken.
@@ -153,6 +155,7 @@ class GreylagConfig:
     inventory: InventoryConfig = InventoryConfig()
     logs: tuple[LogConfig, ...] = ()
     detectors: Mapping[str, Any] = field(default_factory=dict)
+    xids: XidPolicy = OURS
     policy: str | None = None
     backend: Mapping[str, Any] = field(default_factory=lambda: {"name": "observe"})
     notify: tuple[Any, ...] = ()
@@ -200,6 +203,7 @@ def read_config(path: str | Path) -> GreylagConfig:
     if config.syslog_listen is not None:
         check_listen(file, config.syslog_listen, "syslog_listen")
     _check_bounds(config, file)
+    _check_xids(config.xids, file)
     for i, log in enumerate(config.logs):
         key = f"logs[{i}]"
         require(log.kind in ("kernel", "trainer"), file, f"{key}.kind", log.kind, "allowed are: kernel, trainer")
@@ -231,6 +235,15 @@ def _check_bounds(config: GreylagConfig, file: str) -> None:
         given = getattr(config.budgets.target, name)
         require(given >= 0, file, f"budgets.target.{name}", given, "0 (no limit) or more is allowed")
     require(0.1 <= config.flush_seconds <= 15, file, "flush_seconds", config.flush_seconds, "0.1 to 15 is allowed")
+
+
+def _check_xids(xids: XidPolicy, file: str) -> None:
+    require(xids.policy in POLICIES, file, "xids.policy", xids.policy, f"allowed are: {', '.join(POLICIES)}{nearest(xids.policy, POLICIES)}")
+    for name in ("fatal", "not_fatal"):
+        for i, code in enumerate(getattr(xids, name)):
+            require(1 <= code <= 999_999, file, f"xids.{name}[{i}]", code, "the number of an XID is needed, 1 to 999999")
+    both = sorted(set(xids.fatal) & set(xids.not_fatal))
+    require(not both, file, "xids", f"{both[0] if both else ''} as fatal and as not fatal", "a code can be one of them")
 
 
 def _check_tokens(config: GreylagConfig, file: str) -> None:

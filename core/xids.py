@@ -34,6 +34,25 @@ class Xid:
         return tuple(name for name in POLICIES if listed(name, self.code))
 
 
+@dataclass(frozen=True, slots=True)
+class XidPolicy:
+    """The site's choice of the XIDs that are fatal. policy: whose list counts. fatal, not_fatal: codes on which the site itself
+    says otherwise, whatever the list and the log line say."""
+
+    policy: str = DEFAULT
+    fatal: tuple[int, ...] = ()
+    not_fatal: tuple[int, ...] = ()
+
+    def counts(self, code: int, told: bool | None = None) -> bool:
+        """Whether the code is fatal here. told: what the log line itself says, None = nothing."""
+        if code in self.fatal or code in self.not_fatal:
+            return code in self.fatal
+        return xid_of(code).fatal(self.policy, told)
+
+
+OURS = XidPolicy()
+
+
 @cache
 def _data() -> Mapping[str, Any]:
     return dict(yaml.safe_load(files("core").joinpath("xids.yaml").read_text(encoding="utf-8")))

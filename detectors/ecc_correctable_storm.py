@@ -15,7 +15,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from core.xids import DEFAULT
+from core.xids import OURS, XidPolicy
 from detectors import fatal_events, shared, stats
 
 FAULT = "ecc_correctable_storm"
@@ -28,14 +28,14 @@ class Params:
 
     window_seconds: how far back: at least four readings, for an exporter asks a GPU every 30 s. rate: errors a second over the
     window, in each third of it: six orders of magnitude above healthy (which meets 24 errors in two minutes never), four below the
-    storms that people met. degraded: from this rate work suffers. fatal_by: whose list of fatal codes counts (XID 92).
+    storms that people met. degraded: from this rate work suffers. xids: the codes that count (92).
     worked_seconds: work after which such a line is over.
     """
 
     window_seconds: float = 120.0
     rate: float = 0.2
     degraded: float = 100.0
-    fatal_by: str = DEFAULT
+    xids: XidPolicy = OURS
     worked_seconds: float = 600.0
 
 
@@ -47,7 +47,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     span = stats.span_of(window, "gpu.ecc_correctable_per_second", params.window_seconds)
     known = block.fresh() & ~np.isnan(span.mean) & shared.loud(window, block.entities)
     storm = stats.above(span.mean, params.rate) & stats.above(span.low, 1e-9)
-    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds, "error_rate").words
+    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds, "error_rate").words
     told = {key: replace(v, severity=DEGRADED) for key, v in met.items() if v.state == "faulty"}
     out = [*told.values(), *shared.clears(block.entities, shared.without(block.entities, known & ~storm, told), FAULT)]
     storm = shared.without(block.entities, known & storm, told)

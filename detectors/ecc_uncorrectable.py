@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from core.xids import DEFAULT
+from core.xids import OURS, XidPolicy
 from detectors import fatal_events, shared, stats
 from detectors.stats import Bools
 
@@ -28,17 +28,17 @@ ERRORS, ROWS = "gpu.ecc_uncorrectable_per_second", "gpu.uncorrectable_rows"
 class Params:
     """Sources: core/xids.yaml; DCGM: a volatile double-bit error asks for a reset (rules.md §3e).
 
-    fatal_by: whose list of fatal codes counts: nvidia, eks, azure, aznhc or meta. worked_seconds: work without another one
+    xids: the codes that count. worked_seconds: work without another one
     after which an event is over; our judgement.
     """
 
-    fatal_by: str = DEFAULT
+    xids: XidPolicy = OURS
     worked_seconds: float = 600.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that met an uncorrectable error in the window; GPUs whose count stands are clear."""
-    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
+    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds)
     out = met.words
     block = window.block("gpu.ecc_uncorrectable_per_second")
     loud = shared.loud(window, block.entities)

@@ -16,7 +16,7 @@ import numpy as np
 
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
-from core.xids import xid_of
+from core.xids import XidPolicy, xid_of
 from detectors import shared, stats
 from detectors.stats import Bools
 
@@ -37,25 +37,28 @@ class Fatal:
     line: str | None
 
 
-def of_fault(window: Window, fault: str, vendor: str) -> list[Fatal]:
+def of_fault(window: Window, fault: str, policy: XidPolicy) -> list[Fatal]:
     """The fatal events of the fault in the window, in time order, each once."""
     parts = window.of_kind("gpu")
     places = shared.by_key(parts)
     found: list[Fatal] = []
     for event in window.events_of("xid"):
         code = event.fields.get("xid")
-        row = xid_of(code) if isinstance(code, int) else None
-        told = event.fields.get("fatal")
-        if row is not None and row.fault == fault and row.fatal(vendor, told if isinstance(told, bool) else None):
+        if isinstance(code, int) and xid_of(code).fault == fault and policy.counts(code, said(event)):
             e = places.get(event.target.key)
-            found.append(Fatal(event.at, event.target if e is None else parts[e], row.code, event.line))
+            found.append(Fatal(event.at, event.target if e is None else parts[e], code, event.line))
     for at, gpu, code in window.once("xids of the gauge", lambda: tuple(_from_gauge(window))):
-        row = xid_of(code)
-        if row.fault != fault or not row.fatal(vendor):
+        if xid_of(code).fault != fault or not policy.counts(code):
             continue
         if not any(f.code == code and f.gpu.node == gpu.node and abs(f.at - at) <= SAME_MS for f in found):
             found.append(Fatal(at, gpu, code, None))
     return sorted(found, key=lambda f: (f.at, f.gpu.key, f.code))
+
+
+def said(event: Event) -> bool | None:
+    """What the line of an XID says itself, Fatal or Nonfatal; None = nothing."""
+    told = event.fields.get("fatal")
+    return told if isinstance(told, bool) else None
 
 
 def _from_gauge(window: Window) -> Iterator[tuple[int, Target, int]]:
@@ -77,9 +80,9 @@ def _from_gauge(window: Window) -> Iterator[tuple[int, Target, int]]:
             yield at, block.entities[e], int(values[row, e])
 
 
-def judge(window: Window, fault: str, vendor: str, worked_seconds: float, reason: str = "fatal_xid") -> list[Verdict]:
+def judge(window: Window, fault: str, policy: XidPolicy, worked_seconds: float, reason: str = "fatal_xid") -> list[Verdict]:
     """A verdict for each GPU that met a fatal event of the fault in the window, and for those whose gauge shows none."""
-    met = met_by(window, fault, vendor, worked_seconds, reason)
+    met = met_by(window, fault, policy, worked_seconds, reason)
     return [*met.words.values(), *shared.clears(window.of_kind("gpu"), met.none, fault)]
 
 
@@ -91,11 +94,11 @@ class Met:
     none: Bools
 
 
-def met_by(window: Window, fault: str, vendor: str, worked_seconds: float, reason: str = "fatal_xid") -> Met:
+def met_by(window: Window, fault: str, policy: XidPolicy, worked_seconds: float, reason: str = "fatal_xid") -> Met:
     """What `judge` says, the GPUs that met nothing as an array."""
     newest: dict[str, Fatal] = {}
     counts: dict[str, int] = {}
-    for one in of_fault(window, fault, vendor):
+    for one in of_fault(window, fault, policy):
         newest[one.gpu.key] = one
         counts[one.gpu.key] = counts.get(one.gpu.key, 0) + 1
     gauge = window.block("gpu.xid")
@@ -120,8 +123,8 @@ def met_by(window: Window, fault: str, vendor: str, worked_seconds: float, reaso
 def evidence(one: Fatal, times: int) -> tuple[Evidence, ...]:
     """The code with its meaning, and the kernel's line where there is one."""
     row = xid_of(one.code)
-    said = f"{row.means}; {times} in the window" if times > 1 else row.means
-    text = f"XID {one.code}: {said}" if one.line is None else f"XID {one.code}: {said}: {one.line}"
+    words = f"{row.means}; {times} in the window" if times > 1 else row.means
+    text = f"XID {one.code}: {words}" if one.line is None else f"XID {one.code}: {words}: {one.line}"
     return (Evidence("gpu.xid", stats.unit_of("gpu.xid"), float(one.code), None, "no fatal XID", text),)
 
 

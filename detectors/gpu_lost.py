@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
-from core.xids import DEFAULT
+from core.xids import OURS, XidPolicy
 from detectors import fatal_events, shared
 
 FAULT = "gpu_lost"
@@ -25,12 +25,12 @@ _ALIVE = ("gpu.temperature_celsius", "gpu.power_watts", "gpu.sm_clock_hertz", "g
 class Params:
     """Sources: core/xids.yaml; NVSentinel #155 and dcgm-exporter #348 (a GPU off the bus has no metric of its own).
 
-    fatal_by: whose list of fatal codes counts. worked_seconds: work after which a log line is over; our judgement.
+    xids: the codes that count. worked_seconds: work after which a log line is over; our judgement.
     missed_intervals: scrapes in a row without the GPU: at the third its newest sample is just as old. gone_seconds: at least; two missed cycles of the exporter are 60 s. One that
     is shown so long after its line is well.
     """
 
-    fatal_by: str = DEFAULT
+    xids: XidPolicy = OURS
     worked_seconds: float = 600.0
     missed_intervals: float = 2.9
     gone_seconds: float = 60.0
@@ -49,7 +49,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     interval = np.where(np.isnan(known), float(window.step_seconds), known)
     here = ages <= np.maximum(2.5 * interval, 30.0)
     gone = np.isfinite(ages) & (ages > np.maximum(params.missed_intervals * interval, params.gone_seconds))
-    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
+    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds)
     lines = {(e.target.node, e.target.key): e for e in window.events_of("gpu_lost")}
     loud = shared.loud(window, gpus)
     clear = here & loud

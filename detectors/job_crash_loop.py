@@ -25,8 +25,8 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, JobState, Target, Verdict
 from core.window import Window
-from core.xids import DEFAULT, xid_of
-from detectors import stats
+from core.xids import OURS, XidPolicy
+from detectors import fatal_events, stats
 
 FAULT = "job_crash_loop"
 MOST_RANKS = 256
@@ -34,6 +34,8 @@ FOLLOWS = 0.6    # how sure crashes that follow one rank make us of the part und
 EITHER = 0.5     # of the GPU of rank 0 and of the job: nothing tells them apart
 # What the kernel or the driver says of parts that take a job along.
 BROKEN = ("gpu_lost", "link_down", "boot")
+# What a crash itself makes the driver say, whoever calls it fatal.
+ECHOES = (43, 45)
 # Errors that a program makes by itself; a RuntimeError or an OSError can be the machine's.
 OWN_ERRORS = re.compile(r"(?:\w+\.)*(?:ValueError|TypeError|KeyError|IndexError|AttributeError|AssertionError|ImportError|"
                         r"ModuleNotFoundError|NameError|SyntaxError|NotImplementedError|ZeroDivisionError|UnicodeDecodeError|"
@@ -53,7 +55,8 @@ class Params:
     machine's; few_steps: the most steps that lie between them; own_steps: the least that a run made before it
     died there, where neither another node nor the very same words tell. same_crash_seconds: lines of one crash. recent_seconds, recent_gaps: a loop
     is over when no crash came for so long and for so many times the usual time between them. passed_steps: a job that came
-    so far beyond the step has passed it. before_seconds, after_seconds: around a crash, in which a part's failure explains it.
+    so far beyond the step has passed it. before_seconds, after_seconds: around a crash, in which a part's failure explains it; xids:
+    the codes that are one.
     """
 
     crashes: int = 3
@@ -66,6 +69,7 @@ class Params:
     passed_steps: float = 20.0
     before_seconds: float = 900.0
     after_seconds: float = 180.0
+    xids: XidPolicy = OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,14 +278,14 @@ def _explained(window: Window, job: JobState, crashes: Sequence[Crash], p: Param
         return True
     before, after = int(p.before_seconds * 1000), int(p.after_seconds * 1000)
     broken = [e.at for e in window.events_of(*BROKEN, "xid", since=crashes[0].at - before)
-              if (not job.nodes or e.target.node in job.nodes) and (e.kind != "xid" or _fatal(e))]
+              if (not job.nodes or e.target.node in job.nodes) and (e.kind != "xid" or _fatal(e, p.xids))]
     return any(-before <= at - crash.at <= after for at in broken for crash in crashes)
 
 
-def _fatal(event: Event) -> bool:
-    """The XID's own line says so, or the list of fatal ones. (By lists that call all but a few fatal the clean-up after each crash is.)"""
-    code, told = event.fields.get("xid"), event.fields.get("fatal")
-    return told is True or (isinstance(code, int) and xid_of(code).fatal(DEFAULT))
+def _fatal(event: Event, xids: XidPolicy) -> bool:
+    """A fatal XID, and no echo of the crash."""
+    code = event.fields.get("xid")
+    return isinstance(code, int) and code not in ECHOES and xids.counts(code, fatal_events.said(event))
 
 
 def _evidence(loop: Sequence[Crash]) -> tuple[Evidence, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from core.xids import DEFAULT
+from core.xids import OURS, XidPolicy
 from detectors import fatal_events, shared, stats
 
 FAULT = "nvlink_errors"
@@ -24,11 +24,11 @@ _COUNTERS = ("gpu.nvlink_errors_per_second", "gpu.nvlink_recoveries_per_second")
 class Params:
     """Sources: core/xids.yaml (74, and 144-150 by the line's own word); signals.md §10 and §11: healthy counters stand at 0.
 
-    fatal_by: whose list of fatal codes counts. worked_seconds: work after which a bare line is over; our judgement.
+    xids: the codes that count. worked_seconds: work after which a bare line is over; our judgement.
     window_seconds: how far back counters are read. rate: errors a second over the window, in each third of it.
     """
 
-    fatal_by: str = DEFAULT
+    xids: XidPolicy = OURS
     worked_seconds: float = 600.0
     window_seconds: float = 300.0
     rate: float = 0.05
@@ -38,7 +38,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that met a fatal link error, or shows its link's counters."""
     if not len(window.times):
         return []
-    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
+    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds)
     out = {key: v for key, v in met.words.items() if v.state == "faulty"}
     gpus = window.of_kind("gpu")
     spans = [stats.span_of(window, signal, params.window_seconds) for signal in _COUNTERS]

@@ -13,7 +13,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from core.xids import DEFAULT
+from core.xids import OURS, XidPolicy
 from detectors import fatal_events, shared, stats
 
 FAULT = "row_remap_failure"
@@ -23,17 +23,17 @@ FAULT = "row_remap_failure"
 class Params:
     """Sources: core/xids.yaml; the flag is DCGM's field 395 (row remap failure), 1 = failed.
 
-    fatal_by: whose list of fatal codes counts: nvidia, eks, azure, aznhc or meta. worked_seconds: a day of work after which
+    xids: the codes that count. worked_seconds: a day of work after which
     a bare log line is over where no flag is shown; our judgement.
     """
 
-    fatal_by: str = DEFAULT
+    xids: XidPolicy = OURS
     worked_seconds: float = 86400.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that shows the flag, or met the XID."""
-    met = fatal_events.met_by(window, FAULT, params.fatal_by, params.worked_seconds)
+    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds)
     out = met.words
     block = window.block("gpu.row_remap_failed")
     known = block.fresh() & ~np.isnan(block.last) & shared.loud(window, block.entities)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from core.protocols import DetectorPlugin, Hold
 from core.types import Verdict
 from core.window import Window
-from core.xids import DEFAULT
+from core.xids import OURS, XidPolicy
 from detectors import fatal_events
 
 FAULT = "xid_fatal"
@@ -21,17 +21,17 @@ FAULT = "xid_fatal"
 class Params:
     """Sources: core/xids.yaml (by default NVIDIA's catalogue, and XID 94).
 
-    fatal_by: whose list of fatal codes counts: greylag, nvidia, eks, azure, aznhc or meta. worked_seconds: work without another
+    xids: the codes that count. worked_seconds: work without another
     fatal code after which an event is over; our judgement (a wedged GPU takes no work at all).
     """
 
-    fatal_by: str = DEFAULT
+    xids: XidPolicy = OURS
     worked_seconds: float = 600.0
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
     """A verdict for each GPU that met a fatal XID."""
-    return fatal_events.judge(window, FAULT, params.fatal_by, params.worked_seconds)
+    return fatal_events.judge(window, FAULT, params.xids, params.worked_seconds)
 
 
 PLUGIN = DetectorPlugin(

@@ -9,6 +9,7 @@ import pytest
 
 from core.plugins import load_plugins
 from core.types import Baseline, Event, Target
+from core.xids import XidPolicy
 from tests.contract.windows import START, Cluster, gauge_xid, vanish
 
 PLUGINS = load_plugins("detectors")
@@ -58,7 +59,7 @@ def test_the_site_chooses_whose_word_counts(vendor: str, counts: bool) -> None:
     """XID 63 is fatal for some vendors only."""
     cluster = Cluster()
     cluster.events.append(line(63, 90))
-    assert bool(faulty(cluster, "ecc_uncorrectable", fatal_by=vendor)) is counts
+    assert bool(faulty(cluster, "ecc_uncorrectable", xids=XidPolicy(vendor))) is counts
 
 
 def test_a_sticky_gauge_is_no_event() -> None:
@@ -136,7 +137,7 @@ def test_nvlink_codes_follow_the_lines_own_word(fatal: bool | None, expected: in
 
     cluster = Cluster()
     cluster.events.append(line(149, 90, fatal))
-    assert len(fatal_events.of_fault(cluster.window(), "nvlink_errors", "nvidia")) == expected
+    assert len(fatal_events.of_fault(cluster.window(), "nvlink_errors", XidPolicy())) == expected
 
 
 def test_an_exporter_that_is_gone_lost_no_gpu() -> None:
