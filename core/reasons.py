@@ -224,6 +224,7 @@ ACTION_REASONS: dict[str, str] = {
 REMARKS: dict[str, str] = {
     # what a suspect's reasons may say besides its detectors' words
     "repeat_offender": "the part had other incidents within the ledger's time",
+    "several_gpus": "fatal XIDs on several GPUs of the node within ten minutes: baseboard, PCIe switch or power",
     "odd_among_peers": "the trained model finds the part odd among the others of its node",
 }
 SIGNATURE_REASONS: dict[str, str] = {

@@ -170,6 +170,8 @@ def _same_part(cause: Group, group: Group) -> bool:
     if cause.fault not in SAME_PART.get(group.fault, frozenset()) or "device" not in (cause.key[1], group.key[1]):
         return False
     mine, other = group.culprit.target, cause.culprit.target
+    if cause.key[1] == "node" and mine is not None:  # several GPUs of a node at once: each of them shows what it would alone
+        return any(mine.same_part(f.target) and f.fault in SAME_PART[group.fault] for f in cause.findings)
     return mine is not None and other is not None and mine.same_part(other)
 
 
@@ -211,7 +213,7 @@ def _went_silent(cause: Group, group: Group) -> bool:
 
 def _mutes(cause: Group, group: Group) -> bool:
     """The GPU exporter of the node waits for a GPU that answers no more; all that the group tells is about that exporter."""
-    if group.fault not in MUTED or cause.fault not in MUTES or not group.nodes or set(group.nodes) - set(cause.nodes):
+    if group.fault not in MUTED or not MUTES & {f.fault for f in cause.findings} or not group.nodes or set(group.nodes) - set(cause.nodes):
         return False
     rows = [e for f in group.findings if f.fault == group.fault for e in f.evidence]
     told = all(e.signal.startswith(GPU_PAGE[0]) or GPU_PAGE[1] in (e.text or "") for e in rows)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from core.faults import faults
-from core.types import Finding, Target
+from core.types import Evidence, Finding, Target
 from core.window import Window
 from pipeline.localise import (
     OWN_EVIDENCE,
@@ -64,7 +64,7 @@ Key = tuple[str, str, str]
 @dataclass(frozen=True, slots=True)
 class Group:
     """key: (fault, family, name), the identity of the incident while it is open; family: device, node, job, or the kind
-    of the shared cause. nodes: where its parts stand."""
+    of the shared cause. nodes: where its parts stand. evidence: for the group itself, besides that of its findings."""
 
     key: Key
     fault: str
@@ -74,6 +74,7 @@ class Group:
     findings: tuple[Finding, ...]
     victims: tuple[Target, ...]
     nodes: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
 
     @property
     def shared(self) -> bool:

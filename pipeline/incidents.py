@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from core.faults import faults
 from core.targets import CLOSED_STATES
 from core.telemetry import Telemetry
-from core.types import Event, Evidence, Finding, Incident, Target
+from core.types import Event, Finding, Incident, Target
 from core.window import Window
 from pipeline import losses
 from pipeline.alerts_in import evidence_for
+from pipeline.board import one_board
 from pipeline.codec import pack, unpack
 from pipeline.consequences import Past, explained, outlived
 from pipeline.correlate import Group, correlate
@@ -80,8 +81,8 @@ class IncidentBook:
         news: list[tuple[str, Incident]] = []
         # What is being acted on keeps its own evidence: the proof that the action helped must not move elsewhere.
         held = {e.key for e in self._entries.values() if e.incident.state in HANDS_OFF}
-        groups = outlived(explained(correlate(window, open_findings, live), window, held), self._over(window.end), window.end,
-                          self._past(window.end, held_ids), live)
+        groups = explained(one_board(correlate(window, open_findings, live), live), window, held)
+        groups = outlived(groups, self._over(window.end), window.end, self._past(window.end, held_ids), live)
         matched: dict[str, Group] = {}
         for group in groups:
             entry = self._match(group, window.end, matched)
@@ -322,7 +323,7 @@ def _with_evidence(incident: Incident, group: Group, window: Window, alerts: Seq
     """The incident with culprit, suspects, findings, evidence, victims and jobs of the group. alerts: of others; those that bear
     it out stand last in its evidence, and change nothing else."""
     found = sorted(group.findings, key=lambda f: (-f.severity, f.onset_at, f.target.key))
-    evidence: list[Evidence] = []
+    evidence = [*group.evidence]
     for finding in found:
         evidence += [e for e in finding.evidence if e not in evidence]
     ids = [*incident.findings, *(f.id for f in sorted(group.findings, key=lambda f: (f.opened_at, f.id))
