@@ -167,7 +167,7 @@ def _shared_cause(fault: str, findings: list[Finding], window: Window, live: Col
             c for c in candidates if (c.kind == "label" and set(_nodes(candidates[c])) == affected)
             or _around(c, first, candidates, window)]
         candidates = {c: candidates[c] for c in wider}
-    monitored = _monitored(window, findings[0].target.kind) if candidates else frozenset()
+    monitored = _monitored(window, findings[0].target.kind) if candidates or first is None else frozenset()
     under = {c: members(c, window.of_kind(findings[0].target.kind), window.topology) | set(_nodes(found))
              for c, found in candidates.items() if _parts(found) >= FEWEST_PARTS}
     good = [c for c, nodes in under.items() if _enough(c, candidates[c], nodes, monitored, affected)]

@@ -87,6 +87,8 @@ CASES = [
      [("thermal_throttle", "fleet", None, ("j",))]),
     ("without an inventory half of all nodes are the fleet", [finding(gpu(i)) for i in (0, 2, 4, 6)], window(T0).topology,
      [("thermal_throttle", "fleet", None, ("j",))]),
+    ("three nodes of eight that share nothing are three", [finding(gpu(i), "xid_fatal") for i in (0, 3, 6)], None,
+     [("xid_fatal", "device", f"gpu:GPU-{i}-0", ("j",) if i < 4 else ()) for i in (0, 3, 6)]),
     ("a label separates", [finding(gpu(i), "clock_loss") for i in (0, 3, 6)], FIRMWARE,
      [("clock_loss", "fleet", "label:/bmc_firmware=24.09", ("j",))]),
     ("a lossy NIC", [loss(nic(1))], None, [("packet_loss", "device", "nic:n1/mlx5_0/1", ("j",))]),
