@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from app.evaluate.baselines import StaticRules
+from app.evaluate.chances import BRIEF_SECONDS, harms, stands
 from app.evaluate.facts import Part, Ran, Said, Truth
-from app.evaluate.plan import Planned, harms, is_wide, shows, stands
+from app.evaluate.plan import Planned, is_wide, shows
 from app.virtual import VirtualSite
 from core.clock import TICK_MS, process_cpu_seconds
 from core.targets import CLOSED_STATES
@@ -26,9 +27,6 @@ ONE_PERCENT = 0.01
 # Part-minutes are counted once a minute, over parts of these kinds.
 MINUTE_MS = 60_000
 COUNTED_KINDS = ("gpu", "nic", "node", "disk", "rank")
-# What comes and goes has to stand for so long once to be seen: exporters read a GPU every half minute, and of fewer than five readings
-# nobody can say that they are more than a pause.
-BRIEF_SECONDS = 150.0
 
 
 def run(planned: Planned) -> Ran:

@@ -33,7 +33,7 @@ class Truth:
     end: ms, or that of the scenario. nodes, jobs: those that it covers or slows. impact: share by which the step is
     longer (of a ramp, as far as it came), 0 = none, None = the job stands. shown: the scenario's tier can show it. overlaps: another
     fault was in one of its jobs at the same time. shared: it covers many nodes by a cause of their own. brief: it comes and goes, and
-    never stood for `drive.BRIEF_SECONDS` at a stretch."""
+    never stood for `chances.BRIEF_SECONDS` at a stretch."""
 
     plant: str
     fault: str

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from app.evaluate.chances import COUNTED_IMPACT, counting, enough, harms, large, sized, stands
 from core.protocols import FaultPlugin
 from fleet.build import all_plugins
 from fleet.hardware import DEFAULT_KIND, NODE_TYPES, NodeType
@@ -30,9 +31,9 @@ WARM_MINUTES, PERIOD_MINUTES, CALM_MINUTES = 5.0, 17.0, 9.0
 ONSET_MINUTES, LASTS_MINUTES = (0.5, 2.5), (10.0, 12.0)
 # What covers all nodes and stops no job shows within minutes and leaves nothing behind: it need not last as long, and as much later comes the next.
 BRIEF_PERIOD_MINUTES, BRIEF_LASTS_MINUTES = 12.0, (6.0, 7.5)
+# What stays from its onset in the first period to the end of a local scenario lasts so long.
+STAYS_MINUTES = (2 * PERIOD_MINUTES - ONSET_MINUTES[1], 2 * PERIOD_MINUTES - ONSET_MINUTES[0])
 WIDE_IN_TURN, MIXED_IN_TURN = 6, 3
-SMALL = 0.05            # below this impact a fault counts in the curve of recall against impact only
-LARGEST = 2.0           # a step three times as long stands for all that is slower
 JOB_NODES = 3
 # Many jobs on one fleet cost little more than few, and each has its own faults; more than this, and names run out.
 FEWEST_JOBS, MOST_JOBS = 4, 16
@@ -77,7 +78,8 @@ STRESSES = ("noise", "missing", "scrape")
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """positives: counted ones of each fault's name. wide: of each plug-in that covers many nodes, where its fault has local
+    """positives: planted ones of each fault's name that are large enough to count. spare: so many more of those names of which some
+    may not count, that the promised number does (`chances.enough`). wide: of each plug-in that covers many nodes, where its fault has local
     ones too. small: share of positives in addition that are below 5 %. fine: so many more of those of each fault's name, all of
     which the richest telemetry watches: what it can just see is a figure of its own. calm, stress: how many such scenarios (stress: of
     each kind). likes: look-alikes in a calm one. repeat: how often the whole is done, with other seeds."""
@@ -90,11 +92,12 @@ class Suite:
     likes: int = 6
     repeat: int = 1
     fine: int = 0
+    spare: bool = False
 
 
 SUITES: dict[str, Suite] = {
     "quick": Suite(1, 0, 0.0, 1, 0, 3),
-    "standard": Suite(20, 1, 0.05, 4, 1, fine=3),
+    "standard": Suite(20, 1, 0.05, 4, 1, fine=3, spare=True),
     "full": Suite(40, 12, 0.4, 66, 8, 6, 22),
 }
 
@@ -165,21 +168,6 @@ def shows(plugin: FaultPlugin, tier: str, fabric: str) -> bool:
     return plugin.tier <= tier and plugin.name not in NEVER_SHOWN and (plugin.name, fabric) not in NOT_SHOWN_ON
 
 
-def harms(plugin: FaultPlugin) -> bool:
-    """Whether the job's step suffers from it."""
-    return plugin.impact[1] > 0.01
-
-
-def stands(plugin: FaultPlugin) -> bool:
-    """Whether the job stands still or dies."""
-    return plugin.impact[0] >= 9.0
-
-
-def sized(plugin: FaultPlugin) -> bool:
-    """Whether it can be small or large."""
-    return harms(plugin) and not stands(plugin)
-
-
 def _by_name(plugins: Mapping[str, FaultPlugin], wide: bool) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for plugin in sorted(plugins.values(), key=lambda p: p.name):
@@ -188,12 +176,20 @@ def _by_name(plugins: Mapping[str, FaultPlugin], wide: bool) -> dict[str, list[s
     return out
 
 
-def _items(names: Mapping[str, Sequence[str]], count: int, small: float, plugins: Mapping[str, FaultPlugin],
+def _large(suite: Suite, plants: Sequence[str], plugins: Mapping[str, FaultPlugin], span: tuple[float, float]) -> int:
+    """How many large ones of a fault's name are planted, its plug-ins in turn, where each lasts between so many minutes."""
+    if not suite.spare:
+        return suite.positives
+    chances = [counting(plugins[name], STAYS_MINUTES if plugins[name].fault in SLOW else span) for name in plants]
+    return enough(suite.positives, chances)
+
+
+def _items(names: Mapping[str, Sequence[str]], counts: Mapping[str, int], small: float, plugins: Mapping[str, FaultPlugin],
            rng: np.random.Generator) -> list[Item]:
-    """`count` large ones of each fault, its plug-ins in turn from a random one on, and a share of small ones besides."""
+    """So many large ones of each fault, its plug-ins in turn from a random one on, and a share of small ones besides."""
     items: list[Item] = []
-    for plants in names.values():
-        first = int(rng.integers(0, len(plants)))
+    for fault, plants in names.items():
+        first, count = int(rng.integers(0, len(plants))), counts[fault]
         items += [Item(plants[(first + i) % len(plants)]) for i in range(count)]
         scalable = [p for p in plants if sized(plugins[p])]
         items += [Item(scalable[i % len(scalable)], True) for i in range(round(small * count) if scalable else 0)]
@@ -202,7 +198,8 @@ def _items(names: Mapping[str, Sequence[str]], count: int, small: float, plugins
 
 # --- local scenarios ----------------------------------------------------------------------------------------------------
 def _local(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
-    left = _items(_by_name(plugins, False), suite.positives, suite.small, plugins, rng)
+    names = _by_name(plugins, False)
+    left = _items(names, {fault: _large(suite, plants, plugins, LASTS_MINUTES) for fault, plants in names.items()}, suite.small, plugins, rng)
     out = []
     while left:
         # The tier is drawn, not chosen: the richest would win each time.
@@ -341,7 +338,7 @@ def _severity(plugin: FaultPlugin, small: bool, rng: np.random.Generator) -> flo
     low, high = plugin.impact
     if not sized(plugin):
         return None
-    low, high = (low, min(SMALL, high)) if small else (min(max(low, SMALL), high), min(high, LARGEST))
+    low, high = (low, min(COUNTED_IMPACT, high)) if small else large(plugin)
     return float(f"{np.exp(rng.uniform(np.log(low), np.log(high))):.3g}") if high > low else low
 
 
@@ -389,7 +386,8 @@ def _wide(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Gener
     alone: list[Item] = []
     mixed: list[Item] = []
     for fault, plants in wide.items():
-        count = suite.wide * len(plants) if fault in local else max(suite.positives, suite.wide)
+        span = LASTS_MINUTES if stands(plugins[plants[0]]) else BRIEF_LASTS_MINUTES
+        count = suite.wide * len(plants) if fault in local else max(_large(suite, plants, plugins, span), suite.wide)
         (mixed if fault in local else alone).extend(Item(plants[i % len(plants)]) for i in range(count))
     return [*_in_turn(alone, WIDE_IN_TURN, plugins, rng), *_in_turn(mixed, MIXED_IN_TURN, plugins, rng)]
 
@@ -452,7 +450,8 @@ def _stressed(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.G
     """Local scenarios with data that are worse than usual, one kind of trouble each."""
     out = []
     for stress in STRESSES:
-        items = _items(_by_name(plugins, False), max(1, suite.positives // 4), 0.0, plugins, rng)
+        names = _by_name(plugins, False)
+        items = _items(names, dict.fromkeys(names, max(1, suite.positives // 4)), 0.0, plugins, rng)
         for index in range(suite.stress):
             draft = _Draft(NODE_TYPES[DEFAULT_KIND], "DB"[index % 2], 6, rng)
             items = _fill(draft, items, plugins)
@@ -464,8 +463,9 @@ def _stressed(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.G
 def _fine(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
     """Small faults alone, on the usual node with the richest telemetry; those that cost no less than 5 % by their nature are not small."""
     kind, rich = NODE_TYPES[DEFAULT_KIND], TIERS[-1]
-    able = {name: p for name, p in plugins.items() if p.fault is not None and sized(p) and p.impact[0] < SMALL and _able(p, kind)}
-    left = [item for item in _items(_by_name(able, False), suite.fine, 1.0, plugins, rng) if item.small] if suite.fine else []
+    able = {name: p for name, p in plugins.items() if p.fault is not None and sized(p) and p.impact[0] < COUNTED_IMPACT and _able(p, kind)}
+    names = _by_name(able, False)
+    left = [item for item in _items(names, dict.fromkeys(names, suite.fine), 1.0, plugins, rng) if item.small] if suite.fine else []
     out = []
     while left:
         draft = _Draft(kind, rich, int(np.clip(len(left) // 2 + 1, FEWEST_JOBS, MOST_JOBS)), np.random.default_rng(int(rng.integers(1 << 31))))

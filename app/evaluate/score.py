@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.evaluate import impact
+from app.evaluate.chances import COUNTED_IMPACT
 from app.evaluate.delays import delays
 from app.evaluate.facts import Ran, Said
 from app.evaluate.match import (
@@ -32,7 +33,6 @@ from app.evaluate.rates import calibration, field_precision, poisson_upper, quan
 from core.faults import faults
 from fleet.telemetry import TIERS
 
-COUNTED_IMPACT = 0.05
 NOTHING = "nothing"
 # Slices of which the worst is shown: by name, how a run is named in it.
 SLICES: Mapping[str, Callable[[Ran], str]] = {

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from app.evaluate.baselines import ALL_RULES
+from app.evaluate.chances import sized
 from app.evaluate.command import EvaluateOptions, cannot_show, evaluate
 from app.evaluate.delays import HARD, delays, kind_of
 from app.evaluate.drive import Seen
 from app.evaluate.facts import Part, Ran, Said, Truth, from_data, to_data
 from app.evaluate.impact import bands, rising, smallest
 from app.evaluate.match import Found, match
-from app.evaluate.plan import ONE_AT_A_TIME, SUITES, is_wide, plan_suite, shows, sized
+from app.evaluate.plan import ONE_AT_A_TIME, SUITES, is_wide, plan_suite, shows
 from app.evaluate.rates import calibration, field_precision, poisson_upper, quantile, rate, wilson
 from app.evaluate.report import reliability
 from app.evaluate.score import scorecard

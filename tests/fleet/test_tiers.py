@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 
 from app.evaluate import drive
+from app.evaluate.chances import sized, stands
 from app.evaluate.match import match
-from app.evaluate.plan import NOT_SHOWN_ON, SLOW, Planned, sized, stands
+from app.evaluate.plan import NOT_SHOWN_ON, SLOW, Planned
 from fleet.hardware import NODE_TYPES
 from fleet.scenario import Entry, FleetSpec, JobSpec, Scenario
 from fleet.telemetry import TIERS
