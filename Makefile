@@ -41,8 +41,8 @@ check: install ## ruff, mypy, layering, contracts
 	@$(BIN)/pytest -q tests/structure $(ARGS)
 	@$(BIN)/python -m app.contracts --check
 
-lab: install ## breaks a port and a file system of this machine's own namespaces, and a job on a real Slurm; scales collectors (three minutes; needs root, else it skips)
-	@$(BIN)/pytest -q -m "lab and not evaluate and not chaos" -n 3 --dist loadfile --no-loadscope-reorder tests/scale tests/lab tests/slurm $(ARGS)
+lab: install ## breaks ports, processes and a file system in namespaces of this machine, and a job on a real Slurm; scales collectors (six minutes; needs root, else it skips)
+	@$(BIN)/pytest -q -m "lab and not evaluate and not chaos" -n 3 --dist loadfile --no-loadscope-reorder tests/lab tests/scale tests/slurm $(ARGS)
 
 bench: install ## measures ingest, store, detect, fleet and query; JSON lines on stdout
 	@for what in parse ingest store detect fleet query; do $(BIN)/greylag bench $$what --json || exit 1; done

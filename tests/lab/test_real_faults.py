@@ -12,8 +12,6 @@ from tests.lab.conftest import FAULTS, Run, laboratory, on_node
 from tests.lab.site import Site
 
 pytestmark = pytest.mark.lab
-QUICK = ("interface_down", "tmpfs_full")
-WHOLE = tuple(FAULTS)
 
 
 def found_on_its_part(run: Run, kind: str) -> None:
@@ -46,17 +44,6 @@ def strangers(run: Run) -> list[dict[str, object]]:
     return [one for one in run.incidents if one["id"] not in told and one["state"] != "merged"]
 
 
-@pytest.mark.parametrize("kind", QUICK)
-def test_found_within_a_minute(quick: Run, kind: str) -> None:
-    """A port that was taken down and a full tmpfs are each named."""
-    found_on_its_part(quick, kind)
-
-
-def test_healthy_nodes_have_no_incident(quick: Run) -> None:
-    """Nothing is said of the other nodes, though some of them train with the one that lost its port."""
-    assert strangers(quick) == []
-
-
 def test_all_is_removed_when_a_test_fails(tmp_path: Path) -> None:
     """Namespaces, the link into them, control groups and processes go, whatever happened inside."""
     stem, processes = fail_inside(tmp_path)
@@ -67,20 +54,17 @@ def test_all_is_removed_when_a_test_fails(tmp_path: Path) -> None:
     assert [process.args for process in processes if process.poll() is None] == []
 
 
-@pytest.mark.evaluate
-@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("kind", FAULTS)
 def test_each_real_fault_is_found_on_its_part(whole: Run, kind: str) -> None:
     """Seven faults at once, each on a node of its own."""
     found_on_its_part(whole, kind)
 
 
-@pytest.mark.evaluate
 def test_the_others_stay_healthy(whole: Run) -> None:
     """No node, rank or job is named for which nothing was done."""
     assert strangers(whole) == []
 
 
-@pytest.mark.evaluate
 def test_a_port_that_comes_back_is_over(whole: Run) -> None:
     """The interface was brought up again, and its incident resolves by evidence of health."""
     found = whole.found(whole.of("interface_down"))
