@@ -21,7 +21,7 @@ import numpy as np
 
 from core.types import Floats
 from detectors import stats
-from detectors.job_pace import LEAST_SIGMA, LEVEL, Change, at_quantile
+from detectors.job_pace import LEAST_SIGMA, LEVEL, Change, at_quantile, level_of
 
 LEAST = 6  # values that make a level of the past
 # Values far from the usual say nothing of a level's place: so many robust sigmas, or so many times the bulk's width.
@@ -38,6 +38,9 @@ UNKNOWN_RHO, HIGHEST_RHO, KNOWN_RHO, LEAST_FACTOR = 0.38, 0.8, 20, 1.25
 RESTLESS = 3
 # A slope is at most so many times as long as the present.
 MOST_SLOPE = 1.5
+# So many values tell that a change is over, where they hold less than this share of its growth: single values scatter.
+NEWEST, AS_BEFORE = 2, 0.3
+ROUGH_STEPS = 10  # steps that tell how they scatter
 # Levels that differ by less are one, when it is asked for how long the past was so.
 ALIKE = 0.015
 
@@ -56,6 +59,27 @@ class Level:
 def level(values: Floats, spans: bool) -> float:
     """The level of float64[n] (n > 0, no NaN): of single steps, or of spans."""
     return float(_inner(values).mean()) if spans else at_quantile(np.sort(values), LEVEL)
+
+
+def goes_on(values: Floats, one: Change) -> bool:
+    """False where both of the newest values (float64[n]) are about as they were before the change: it is over."""
+    return bool((values[-NEWEST:] >= one.before * (1.0 + AS_BEFORE * one.growth)).any())
+
+
+def begun(values: Floats, one: Change) -> int:
+    """The position of the first value of the new level that is nearer to it than to the old: a long step just before looks like one."""
+    return one.at + int(np.argmax(values[one.at:one.at + 1 + NEWEST] >= one.before * (1.0 + 0.5 * one.growth)))
+
+
+def scatter(values: Floats, q: float) -> float:
+    """Robust sigma below the level, as a share of the whole's level: the quantile of spans of which the slope is taken away."""
+    low = []
+    for part in np.array_split(values, max(1, len(values) // ROUGH_STEPS)):
+        half = len(part) // 2
+        slope = (float(np.median(part[-half:])) - float(np.median(part[:half]))) / (len(part) - half)
+        flat = np.sort(part - slope * np.arange(len(part)))
+        low.append((at_quantile(flat, LEVEL) - at_quantile(flat, 0.1)) / 0.9)  # these lie 0.9 sigma apart
+    return max(float(np.quantile(low, q)) / level_of(values), LEAST_SIGMA)
 
 
 def levels(values: Floats, last: int, spans: bool) -> list[Level]:

@@ -37,9 +37,10 @@ MOST_GPUS = 128
 POWER_ROWS = (1, 2)  # lengths change with each step; and exporters that read at other moments of a step agree on longer means
 PAST_SPANS = 2  # of mean power, which varies little, that tell how it was
 LEAD_ROWS, LEAD_SPANS = 4, 3  # a minute: an expert's load stays longer, the noise of a reading does not; and so many of them
-ROUGH_STEPS = 10  # steps that tell how they scatter
 PRESENT_GAPS = 6  # that tell how far apart values are now; a pause among them is none of theirs
 MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
+# The judgement waits for the rest of the five minutes. Pauses (checkpoints, evaluations) say nothing: they freeze the finding.
+HOLD = Hold(on=6, of=7, off=8, expire=240)
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
 
@@ -48,8 +49,8 @@ class Params:
     """Sources: issue of job health (3 %, four robust standard deviations, 5 minutes and 5 steps); healthy Megatron and
     nanogpt runs for what a level may wander; where no source is named, our judgement.
 
-    drop: least growth of the step time. sigmas: and so many standard errors. hold_seconds, hold_steps: the present is so
-    long (the rest of the 5 minutes is the hold's). wander: growth against what the past went up by itself, and above_past more.
+    drop: least growth of the step time. sigmas: and so many standard errors. hold_seconds, hold_steps: how long it lasts until it is
+    opened, whichever is longer. present_seconds: the present is so long, and hold_steps. wander: growth against what the past went up by itself, and above_past more.
     lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with
     less than this the drop must be greater, up to
     young_drop. spell_seconds: a slow spell of the past that was shorter is the job's own way, and the present has to last twice as
@@ -71,7 +72,8 @@ class Params:
 
     drop: float = 0.03
     sigmas: float = 4.0
-    hold_seconds: float = 180.0
+    hold_seconds: float = 300.0
+    present_seconds: float = 180.0
     hold_steps: int = 5
     wander: float = 1.25
     above_past: float = 0.015
@@ -172,6 +174,8 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
         everybody = None if _batch_grew(pace, row, past, p) else _everybody(window, job, pace, row, past, change.growth, p)
         if not everybody:  # what is seen to be others' counts against a drop, what cannot be told does not
             return _Slowing(told[0].recent, onset) if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+        if not _held(window, pace, found.kind, change, p):
+            return _Slowing(told[0].recent, onset)
         return _Slow(job, pace, change, onset, row)
     if pace.started == 0 and _found_before(window, pace):
         one = told[0]
@@ -179,6 +183,14 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
     if min(one.recent for one in told) >= 0.5 * p.drop:
         return _Slowing(max(one.recent for one in told))  # neither slow nor as fast as before: an open finding stands still
     return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+
+
+def _held(window: Window, pace: Pace, kind: _Kind, change: Change, p: Params) -> bool:
+    """It goes on and was slow for as long as is asked for, but for what the hold waits. The first slow step is seen when it ends."""
+    steps = (p.hold_steps - 1) * (1.0 + change.growth) * np.nan_to_num(pace.usual)
+    since = int(window.times[kind.rows[pace_levels.begun(kind.values, change)]])
+    long = window.end - since >= 1000 * (max(p.hold_seconds, steps) - (HOLD.on - 1) * window.step_seconds)
+    return bool(long) and pace_levels.goes_on(kind.values, change)
 
 
 def _denied(single: _Told, found: _Told, p: Params) -> bool:
@@ -273,14 +285,14 @@ def _seconds(window: Window, kind: _Kind, a: int, b: int) -> float:
 
 
 def _present(window: Window, pace: Pace, rows: Ints, p: Params) -> int | None:
-    """How many of the newest values are the present: the longer of `hold_seconds` and `hold_steps`; None for too few."""
+    """How many of the newest values are the present: the longer of `present_seconds` and `hold_steps`; None for too few."""
     if len(rows) < 3:
         return None
     usual = 0.0 if np.isnan(pace.usual) else pace.usual
     # A log that tells every so many steps tells less often now if they are longer: a slow job's present lasts no longer for it.
     gaps = np.diff(window.times[rows[-PRESENT_GAPS - 1:]]) / 1000.0
     each = max(float(np.median(gaps)), window.step_seconds)
-    return max(3, int(np.ceil(max(p.hold_seconds, p.hold_steps * usual) / each)))
+    return max(3, int(np.ceil(max(p.present_seconds, p.hold_steps * usual) / each)))
 
 
 def _needed(window: Window, kind: _Kind, one: Drop, p: Params) -> float:
@@ -471,22 +483,11 @@ def _rougher(pace: Pace, row: int, growth: float, p: Params) -> bool:
         return False
     known = ~np.isnan(pace.step)
     before, after = pace.step[known & (pace.rows < row)], pace.step[known & (pace.rows >= row)]
-    if min(len(before), len(after)) < ROUGH_STEPS:
+    if min(len(before), len(after)) < pace_levels.ROUGH_STEPS:
         return False
     # While the job gets slower bit by bit a span scatters by that; one of them does not.
-    old, new = _scatter(before, 0.5), _scatter(after, 0.25) / (1.0 + growth)
+    old, new = pace_levels.scatter(before, 0.5), pace_levels.scatter(after, 0.25) / (1.0 + growth)
     return new >= p.rougher * old and float(np.sqrt(max(0.0, new**2 - old**2))) >= p.rough_share * growth
-
-
-def _scatter(values: Floats, q: float) -> float:
-    """Robust sigma below the level, as a share of the whole's level: the quantile of spans of which the slope is taken away."""
-    low = []
-    for part in np.array_split(values, max(1, len(values) // ROUGH_STEPS)):
-        half = len(part) // 2
-        slope = (float(np.median(part[-half:])) - float(np.median(part[:half]))) / (len(part) - half)
-        flat = np.sort(part - slope * np.arange(len(part)))
-        low.append((job_pace.at_quantile(flat, job_pace.LEVEL) - job_pace.at_quantile(flat, 0.1)) / 0.9)  # these lie 0.9 sigma apart
-    return max(float(np.quantile(low, q)) / job_pace.level_of(values), job_pace.LEAST_SIGMA)
 
 
 def _one_leads(window: Window, columns: Ints, before: Ints, after: Ints, growth: float, p: Params) -> bool:
@@ -586,9 +587,7 @@ def _verdict(window: Window, one: _Slow) -> Verdict:
 PLUGIN = DetectorPlugin(
     name="throughput_drop", fault=FAULT, judge=judge, params=Params,
     needs=(("rank.step_seconds", "rank.step", "rank.tokens_per_second", "log_rule"),),
-    # The judgement itself looks back three minutes; eight ticks more make it five. Pauses (checkpoints, evaluations) say nothing:
-    # they freeze the finding.
-    hold=Hold(on=8, of=9, off=8, expire=240),
+    hold=HOLD,
     must_not=("checkpoints, evaluations and compilation", "warm-up and restarts", "a batch that grows", "single long steps",
               "a step time that is rough", "a job that was always so slow", "ranks that are uneven", "all jobs of a site at once"),
 )
