@@ -26,7 +26,7 @@ from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, JobState, Target, Verdict
 from core.window import Window
 from core.xids import OURS, XidPolicy
-from detectors import fatal_events, stats
+from detectors import fatal_events, stats, xid_repeats
 
 FAULT = "job_crash_loop"
 MOST_RANKS = 256
@@ -118,7 +118,7 @@ def _judge_job(window: Window, job: JobState, crashes: Sequence[Crash], told: bo
     loop = _loop(window, job, crashes, p)
     if loop and not (fresh and now > max(c.step for c in loop) + p.passed_steps):
         at_start = math.isnan(loop[-1].step)
-        return Verdict(target, FAULT, "faulty", 0.8, _evidence(loop), "dies_at_start" if at_start else "same_step",
+        return Verdict(target, FAULT, "faulty", 0.8, (*_evidence(loop), *_software(window, job, loop, p)), "dies_at_start" if at_start else "same_step",
                        onset_at=loop[0].at)
     if not loop and (rank := _followed(window, job, crashes, p)) is not None:
         last = crashes[-p.crashes:]
@@ -298,6 +298,18 @@ def _evidence(loop: Sequence[Crash]) -> tuple[Evidence, ...]:
         out.append(stats.evidence("rank.step", newest.step, float(np.median(steps)), "the step at which it died before",
                                   f"from {min(steps):.0f} to {max(steps):.0f}"))
     return tuple(out)
+
+
+def _software(window: Window, job: JobState, loop: Sequence[Crash], p: Params) -> tuple[Evidence, ...]:
+    """What XIDs of programs on several of the job's GPUs say beside the crashes."""
+    first, last = loop[0].at - p.before_seconds * 1000, loop[-1].at + p.after_seconds * 1000
+    lines = [e for e in xid_repeats.of_programs(window) if e.target.node in job.nodes and first <= e.at <= last]
+    gpus = {e.target.key for e in lines}
+    if len(gpus) < 2:
+        return ()
+    codes = ", ".join(str(code) for code in sorted({int(str(e.fields["xid"])) for e in lines}))
+    text = f"XID {codes} on {len(gpus)} GPUs of the job: software: {lines[-1].line or ''}"
+    return (Evidence("xid", "count", float(len(gpus)), 0.0, "GPUs of the job with XIDs that programs cause", text),)
 
 
 PLUGIN = DetectorPlugin(
