@@ -5,19 +5,20 @@ ended (the stale marker) and a step that was not logged do not count. Loss scali
 overflow, and searches its scale at the start: that is no such loss, and its gradient is infinite in that step beside a loss that
 is none (many a trainer logs it so and says of no skip). Overflows without end at a scale that has nowhere left to go are one, and so
 are gradients that stay so: weights that took one up give no finite loss in the next step. What a finite loss follows is over.
+So is a run of which every step is left out: overflows at a scale that stays, or more of them than any search takes, and a count of
+skipped steps that grows as fast as the steps do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from core.protocols import DetectorPlugin, Hold
 from core.types import Event, Evidence, JobState, Target, Verdict
 from core.window import Block, Window
-from detectors import stats
+from detectors import skipped_steps, stats
 
 FAULT = "nonfinite_loss"
 FATAL = 0.9
@@ -30,13 +31,19 @@ class Params:
 
     since_seconds: how far back a log line counts. nan_iterations: steps at which a trainer counts a NaN without showing
     one, or logs a gradient that is none: a single one may have been skipped. overflows: skipped steps in a row; scale: the loss scale at and below which
-    they mean the end (a search at the start stays millions above it).
+    they mean the end (a search at the start stays millions above it). static_overflows: so many in a row at one and the same scale (a
+    scaler with hysteresis takes some before it lowers it); skips: so many in a row where no scale is told (a search from 65536 to 1 takes
+    16), or where steps that are left out are counted only: skip_share of the steps, for skip_seconds at least.
     """
 
     since_seconds: float = 900.0
     nan_iterations: int = 2
     overflows: int = 4
     scale: float = 16.0
+    static_overflows: int = 8
+    skips: int = 20
+    skip_seconds: float = 300.0
+    skip_share: float = 0.9
 
 
 def judge(window: Window, params: Params) -> list[Verdict]:
@@ -61,6 +68,9 @@ def _judge_job(window: Window, job: JobState, p: Params) -> Verdict | None:
     now = bool((bad[-1] & fresh).any())
     events = _events(window, job, p, columns)
     if not (now and _lasts(bad)) and not events:
+        if (skipped := skipped_steps.rate(window, columns, p)) is not None:
+            row = stats.evidence("rank.skipped_per_second", skipped[0], 0.0, f"of {skipped[1]:.3g} steps a second: nearly all are left out")
+            return Verdict(_target(job), FAULT, "faulty", FATAL, (row,), "steps_skipped", onset_at=skipped[2])
         recent = bool(fresh.any()) and not now and bool((good[-1] & fresh).any())
         return Verdict(_target(job), FAULT, "clear", reason="clear") if recent else None
     told = [e.at for e in events]
@@ -126,21 +136,12 @@ def _events(window: Window, job: JobState, p: Params, columns: stats.Ints) -> li
     for some in (steps, counted):
         if len({e.fields.get("step") for e in some}) >= p.nan_iterations:
             shown += some
-    return sorted(shown or _streak(window, job, p, since), key=lambda e: e.at)
+    return sorted(shown or skipped_steps.streak(window, job, columns, p), key=lambda e: e.at)
 
 
 def _after(event: Event, finite_at: int) -> bool:
     """A gradient that is NaN beside a loss that is finite is told at one time."""
     return event.at >= finite_at if event.fields.get("what") == "grad_norm" else event.at > finite_at
-
-
-def _streak(window: Window, job: JobState, p: Params, since: int) -> list[Event]:
-    """The last overflows, where each one lowered the scale and it has nowhere left to go."""
-    skips = [e for e in window.events_of("overflow", since=since) if e.target.job == job.id][-p.overflows:]
-    scales = [e.fields.get("loss_scale") for e in skips]
-    numbers = [float(s) for s in scales if isinstance(s, (int, float))]
-    falling = all(b < a for a, b in pairwise(numbers))
-    return skips if len(numbers) == p.overflows and falling and numbers[-1] <= p.scale else []
 
 
 def _evidence(window: Window, bad: stats.Bools, events: list[Event]) -> tuple[Evidence, ...]:
@@ -167,7 +168,7 @@ def _suspects(window: Window, columns: stats.Ints, bad: stats.Bools,
 
 
 PLUGIN = DetectorPlugin(
-    name="nonfinite_loss", fault=FAULT, judge=judge, params=Params, needs=(("rank.loss_nonfinite", "nonfinite"),),
+    name="nonfinite_loss", fault=FAULT, judge=judge, params=Params, needs=(("rank.loss_nonfinite", "nonfinite", "overflow", "rank.skipped_per_second"),),
     hold=Hold(on=1, of=1, off=8), must_not=("a loss that is not logged", "a series that has ended", "a step skipped for overflow",
                                             "a job that resumed from a checkpoint"),
 )
