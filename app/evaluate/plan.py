@@ -98,7 +98,7 @@ class Suite:
 SUITES: dict[str, Suite] = {
     "quick": Suite(1, 0, 0.0, 1, 0, 3),
     "standard": Suite(20, 1, 0.05, 4, 1, fine=3, spare=True),
-    "full": Suite(40, 12, 0.4, 66, 8, 6, 22),
+    "full": Suite(40, 12, 0.4, 66, 8, 6, 24),
 }
 
 

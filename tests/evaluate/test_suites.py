@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from fleet.build import all_plugins
 from fleet.hardware import NODE_TYPES
 from fleet.scenario import Entry, seconds_of
 
+FULL_TURNS = SUITES["full"].repeat
 LONG, SHORT = (30.0, 34.0), (10.0, 12.0)
 
 
@@ -38,6 +40,13 @@ def test_the_standard_suite_has_twenty_counted_ones_of_each_fault(seed: int) -> 
     expected = {name: sum(of) for name, of in chances.items()}
     never = {all_plugins()[name].fault for name in NEVER_SHOWN}
     assert [(name, expected[name]) for name in faults() if name not in never and expected[name] < SUITES["standard"].positives] == []
+
+
+def test_the_full_suite_has_three_thousand_node_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without stress, which counts in no macro figure; one turn of it is planned, and two in a hundred are kept to spare."""
+    monkeypatch.setitem(SUITES, "full", replace(SUITES["full"], repeat=1))
+    turn = sum(p.scenario.fleet.nodes * p.minutes / 1440 for p in plan_suite("full", 10_000) if not p.stress)
+    assert turn * FULL_TURNS >= 1.02 * 3000
 
 
 @pytest.mark.parametrize(("onset", "impact", "lasts", "low", "high"), [
