@@ -4,7 +4,9 @@ Rules and thresholds are those of two public collections, in our own words: samb
 and Prometheus' own) and utkuozdemir/nvidia_gpu_exporter (NGE: GPU rules; its temperature rule takes the usual 85 °C). A rule
 knows nothing of our faults; which fault its alert would be taken for stands beside it. An alert fires when its condition has
 held for its time, and fires again only after it has been false for five minutes (Alertmanager's usual resolve time).
-Alerts are grouped by rule and node, as Alertmanager does. The other baseline, a silent detector, says nothing.
+Alerts are grouped by rule and node, as Alertmanager does. The seven InfiniBand alerts of treydock's collection are about its exporter
+(errors, time-outs, old data) and about fans and power of switches: none is about a link, whose counters it only records, so link faults
+have APA's receive errors and nothing else. The other baseline, a silent detector, says nothing.
 """
 
 from __future__ import annotations
