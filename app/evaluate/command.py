@@ -35,8 +35,8 @@ PROCESSES = 2
 RECORDED = "recorded"  # the suite of recorded cases alone
 # Plans of one evaluation have seeds so far apart that none is planned twice.
 SEEDS_APART, MOST_TIMES = 1000, 50
-# Whose bytes decide what is found, beside the detectors' parameters.
-CODE = ("detectors", "pipeline", "core", "fleet", "app/evaluate")
+# Whose bytes decide what is found, beside the detectors' parameters: all packages that the path runs through.
+CODE = ("app", "collectors", "core", "detectors", "fleet", "pipeline", "remediation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,8 @@ class _Rows:
             path.write_text(json.dumps({"settings": settings}) + "\n", encoding="utf-8")
 
     def _read(self, path: Path, settings: dict[str, Any]) -> None:
-        first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+        text = path.read_text(encoding="utf-8")
+        first, _, rest = text.partition("\n")
         known = json.loads(first or "{}").get("settings")
         if known != settings:
             raise BadInput("evaluate", "--resume", str(path), "it is of another suite, seed or state of the code; remove it to begin anew")
@@ -194,6 +195,9 @@ class _Rows:
                 continue  # the last line of a run that was broken off
             if not ran.error:
                 self.done[ran.id] = ran
+        if text and not text.endswith("\n"):  # the next row must not be glued to what is left of the last one
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n")
 
     def add(self, ran: Ran) -> None:
         self.done[ran.id] = ran
