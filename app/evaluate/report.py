@@ -27,6 +27,7 @@ def table(card: Mapping[str, Any]) -> Iterator[str]:
         yield _row((name, row["recall"]["n"], _interval(row["recall"]), _interval(row["precision"]), _value(row["localisation_top1"]),
                     _value(row["localisation_top3"]), _seconds(row, "delay_p50_seconds"), _seconds(row, "delay_p95_seconds"),
                     _number(row["incidents_per_fault"]), row["false"]["count"]))
+    yield from _positives(card["faults"])
     yield ""
     yield _row(("macro of", "faults", "recall", "precision", "top-1", "top-3", "p50 s", "p95 s", "inc/f", "false"))
     yield _macro("all tiers", card["macro"])
@@ -37,6 +38,15 @@ def table(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _slices(card)
     yield from _besides(card)
     yield from recorded.lines(card["cases"])
+
+
+def _positives(faults: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What the suite's figures rest on: the names of which the fewest and the most were counted, and those of which none was."""
+    counted = sorted((row["recall"]["n"], name) for name, row in faults.items())
+    some, none = [one for one in counted if one[0]], [name for n, name in counted if not n]
+    if some:
+        yield f"counted positives a fault: at least {some[0][0]} ({some[0][1]}), at most {some[-1][0]} ({some[-1][1]})" + (
+            f"; none of {', '.join(none)}" if none else "")
 
 
 def _row(cells: tuple[object, ...]) -> str:

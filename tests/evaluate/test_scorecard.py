@@ -14,6 +14,7 @@ from app.evaluate.command import EvaluateOptions, evaluate
 from app.evaluate.facts import Part, Ran, Said, Truth
 from app.evaluate.plan import Planned
 from app.evaluate.rates import base_rates
+from app.evaluate.report import table
 from app.evaluate.score import scorecard
 from fleet.build import all_plugins
 from fleet.rates import groups
@@ -97,6 +98,14 @@ def test_static_rules_are_scored_as_incidents_are() -> None:
     rules = _card()["baselines"]["static_rules"]
     assert (rules["faults"]["thermal_throttle"]["recall"]["value"], rules["faults"]["clock_loss"]["false"]["count"]) == (0.5, 1)
     assert rules["rules"] == {"NvidiaGpuTemperatureHigh": {"right": 1}, "OtherRule": {"false": 1}}
+
+
+def test_the_table_says_how_many_were_counted_at_least_and_at_most() -> None:
+    """With the names, and those of which none was."""
+    card = {**_card(), "settings": {"suite": "made-up", "first_seed": 1, "scenarios": 2, "cpu_seconds": 5.0, "wall_seconds": 5.0,
+                                    "detectors": [], "thresholds": "-", "code": "-"}}
+    line = next(line for line in table({**card, "cases": command.recorded.section([])}) if line.startswith("counted positives"))
+    assert line.startswith("counted positives a fault: at least 1 (packet_loss), at most 2 (thermal_throttle); none of ")
 
 
 def test_the_file_has_what_is_asked_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
