@@ -7,6 +7,7 @@ keeps the end of what leaves no trace (a node that was given back has no reason 
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -165,6 +166,10 @@ def site_of(params: SlurmParams) -> Site:
                         ("diagnose.minutes", params.diagnose.minutes)):
         if not 0 < number <= 100_000:
             raise ConfigError("backend", key, number, "a number above 0 is needed")
+    try:
+        re.compile(params.planned_reasons)
+    except re.error as error:
+        raise ConfigError("backend", "planned_reasons", params.planned_reasons, f"a regular expression is needed ({error})") from None
     for name, words in params.diagnose.programs.items():
         if not words:
             raise ConfigError("backend", f"diagnose.programs.{name}", [], "a command as a list of words is needed")

@@ -71,7 +71,8 @@ class SlurmParams:
     kept for a job that was stopped. restart_after_seconds: before it may start again, more than clocks of nodes and controller may
     be apart. hold_minutes: a job that was stopped for a drain starts by itself after so long. queue_wait: `propose` or `act` where they cannot be kept. restart_signal: what
     restart_process sends to a batch script (`USR2`), empty = not supported. maintenance_ahead_seconds: a maintenance that
-    begins within it counts as begun. checkpoint_wait_seconds: how long a drain waits for a checkpoint at most. reset_gpu: the
+    begins within it counts as begun. planned_reasons: a regular expression, searched in the reason of a node that another hand took out;
+    where it is found this is planned work, a maintenance; empty = never. checkpoint_wait_seconds: how long a drain waits for a checkpoint at most. reset_gpu: the
     command that resets a GPU, `{device}` is its index; reset_all_gpus: the one for GPUs that cannot be reset alone; empty =
     refused. pause_monitoring, resume_monitoring: commands before and after a reset, which stop what watches the GPUs and
     start it again; empty = nothing is stopped.
@@ -91,6 +92,7 @@ class SlurmParams:
     queue_wait: str = "propose"
     restart_signal: str = ""
     maintenance_ahead_seconds: float = 3600.0
+    planned_reasons: str = r"(?i)maint|\bplanned|upgrade"
     checkpoint_wait_seconds: float = 900.0
     reset_gpu: tuple[str, ...] = ()
     reset_all_gpus: tuple[str, ...] = ()
@@ -198,8 +200,14 @@ class Site:
         """Something runs there, by the list of jobs or, where PrivateData hides some from us, by the node's own state."""
         return bool(cluster.on(node.name)) or bool({node.base, *node.flags} & _BUSY)
 
+    def planned(self, node: SlurmNode, cluster: Cluster) -> str | None:
+        """The reason of another hand's drain where it tells of planned work."""
+        other = self.held_by(node, cluster) not in (None, HANDS)
+        found = other and self.params.planned_reasons and re.search(self.params.planned_reasons, node.reason)
+        return " ".join(node.reason.split())[:LONGEST_WORDS].rstrip() if found else None
+
     def maintenance(self, node: str, cluster: Cluster) -> str | None:
-        """The reservation for maintenance that takes the node out now, or soon. A spare that a test of ours is using is not to
+        """The reservation for maintenance that takes the node out now, or soon, or the planned work that it was drained for. A spare that a test of ours is using is not to
         be had, either, and is a spare all the same."""
         if self.kept_spare(node, cluster) and self.tested(node, cluster):
             return TEST_JOB
@@ -209,7 +217,7 @@ class Site:
             other = one.name != self.params.spares and not one.name.startswith(MINE)
             if other and "MAINT" in one.flags and node in one.nodes and one.start_at <= soon and (one.end_at > now or not one.end_at):
                 return one.name
-        return None
+        return self.planned(cluster.nodes[node], cluster) if node in cluster.nodes else None
 
     def view(self, node: SlurmNode, cluster: Cluster) -> NodeView:
         """The node as the guards see it."""

@@ -138,6 +138,15 @@ def test_another_hands_node_is_left_alone():
     assert door.nodes()["n03"].held_by == "person"
 
 
+@pytest.mark.parametrize(("by", "window"), [("maintenance", "maintenance"), ("person", None), (None, None)])
+def test_a_planned_drain_is_a_maintenance_in_the_view(by, window):
+    """The fleet's own maintenance is, a person's drain is another hand's and no more; it ends when the node is given back."""
+    world, _, door, _ = _ready()
+    world.other_hand("n03", "maintenance")
+    world.other_hand("n03", by)
+    assert (door.nodes()["n03"].held_by, door.nodes()["n03"].maintenance) == (by, window)
+
+
 def test_another_hand_may_give_back_what_we_hold():
     """A person resumes a node that we drained: it serves again and is nobody's; the next operation finds it so."""
     world, _, door, _ = _ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -193,6 +194,51 @@ def test_a_spare_that_a_test_uses_is_a_spare_that_is_not_to_be_had() -> None:
         assert (view.state, view.held_by, view.maintenance) == (state, None, busy)
 
 
+@pytest.mark.parametrize(("reason", "name"), [
+    ("Maintenance window 7", "Maintenance window 7"), ("planned: PSU swap", "planned: PSU swap"), ("fw UPGRADE", "fw UPGRADE"),
+    ("unplanned outage", None), ("NHC: check_fs", None), ("", None), ("x" * 70 + " maint", "x" * 60),
+])
+def test_a_drain_for_planned_work_is_a_maintenance_in_another_hand(reason: str, name: str | None) -> None:
+    """By the words of its reason, in the forms of 22.05 and of 23.02; where the pattern is empty no drain is one."""
+    rows = ({"name": "n1", "state": "idle", "state_flags": ["DRAIN"], "reason": reason, "reason_set_by_user": "root", "partitions": []},
+            {"name": "n1", "state": ["IDLE", "DRAIN"], "reason": reason, "reason_set_by_user": "root", "partitions": []})
+    for row in rows:
+        world = read.Cluster(read.nodes_of(json.dumps({"nodes": [row]})))
+        view = site_of(SlurmParams(user="greylag")).view(world.nodes["n1"], world)
+        assert (view.state, view.maintenance) == ("drained", name)
+        assert (view.held_by or "").startswith("root")
+        assert site_of(SlurmParams(user="greylag", planned_reasons="")).view(world.nodes["n1"], world).maintenance is None
+
+
+@pytest.mark.parametrize("node", [
+    {"flags": DRAIN, **OURS, "reason": "greylag: inc-1/1/1 drain maintenance"}, {"base": "DOWN", "reason": "Not responding maint"}, {"reason": "maint"},
+])
+def test_what_no_other_hand_took_out_is_no_planned_work(node: dict[str, object]) -> None:
+    """Our own drain, a node that fell out, and one that is in service whatever its last reason was."""
+    one = read.SlurmNode("n1", **{"base": "IDLE", **node})  # type: ignore[arg-type]
+    assert site_of(SlurmParams(user="greylag")).view(one, read.Cluster({"n1": one})).maintenance is None
+
+
+def test_what_is_found_on_a_node_in_planned_work_waits_for_its_end() -> None:
+    """Nothing is sent and nothing is escalated: the incident holds, and goes on once the node is given back."""
+    owner = Owner(policy(), cluster())
+    owner.facts.steps = [(0, 2.0), (T0 + 1, 3.0)]
+    owner.open(incident())
+    given_back = owner.world.states["n1"]
+    node = read.SlurmNode("n1", "IDLE", DRAIN, "maintenance: new fans", "ada")
+    owner.world.states["n1"] = site_of(SlurmParams(user="greylag")).view(node, read.Cluster({"n1": node}))
+    for _ in range(20):
+        owner.facts.findings = [finding(owner.at)]
+        owner.tick()
+        assert (owner.did(), owner.state()[0] == "escalated") == ([], False)
+    assert owner.state() == ("holding", "maintenance")
+    owner.world.states["n1"] = given_back
+    for _ in range(3):
+        owner.facts.findings = [finding(owner.at)]
+        owner.tick()
+    assert owner.did()[:1] == ["drain"]
+
+
 def test_a_node_drains_while_a_job_is_on_it() -> None:
     """Also while its processes end, and where PrivateData hides the job from us."""
     assert seen(base="ALLOCATED", flags=DRAIN, **OURS) == ("draining", "greylag")
@@ -266,11 +312,11 @@ def test_a_new_slurm_is_asked_in_json_and_an_old_one_in_text(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("params", [
     SlurmParams(jobs_by="nam"), SlurmParams(queue_wait="maybe"), SlurmParams(timeout_seconds=0.0), SlurmParams(reserve_minutes=0),
-    SlurmParams(diagnose=DiagnoseParams(programs={"dcgm": ()})), SlurmParams(diagnose=DiagnoseParams(output="out")),
+    SlurmParams(planned_reasons="(maint"), SlurmParams(diagnose=DiagnoseParams(programs={"dcgm": ()})), SlurmParams(diagnose=DiagnoseParams(output="out")),
 ])
 def test_parameters_that_cannot_be_meant(params: SlurmParams) -> None:
     """The key is named."""
-    with pytest.raises(ConfigError, match=r"backend: (jobs_by|queue_wait|timeout_seconds|reserve_minutes|diagnose)"):
+    with pytest.raises(ConfigError, match=r"backend: (jobs_by|queue_wait|timeout_seconds|reserve_minutes|planned_reasons|diagnose)"):
         site_of(params)
 
 

@@ -448,6 +448,21 @@ def test_a_maintenance_is_shown_and_is_no_spare(real: Slurm) -> None:
     assert [seen[n].maintenance for n in ("n1", "n2", "n3", "spare1")] == ["power", "soon", None, None]
 
 
+def test_a_drain_for_planned_work_is_a_maintenance_that_nothing_touches(real: Slurm) -> None:
+    """The view names it beside the hand; every command on the node is refused, and the words stay."""
+    real.do("scontrol", "update", "nodename=n1", "state=drain", "reason=maintenance: new fans")
+    seen = view(real)["n1"]
+    assert (seen.state, seen.held_by, seen.maintenance) == ("drained", "root: maintenance: new fans", "maintenance: new fans")
+    hands = door(real, reset_gpu=("true",), diagnose=DiagnoseParams(programs={"exit": ("true",)}))
+    for step, kind in enumerate(("drain", "exclude_node", "reboot", "diagnose", "undrain", "replace"), 1):
+        assert (kind, hands.submit(action(kind, "n1", step)).reason) == (kind, "other_hand")
+    reset = replace(action("reset_gpu", "n1", 7), target=Target("gpu", "n1", "3"))
+    assert hands.submit(reset).reason == "other_hand"
+    assert real.node("n1")["Reason"].startswith("maintenance: new fans [root@")
+    real.do("scontrol", "update", "nodename=n1", "state=resume")
+    assert (view(real)["n1"].held_by, view(real)["n1"].maintenance) == (None, None)
+
+
 def test_a_stopped_slurmd_is_a_node_that_is_down_and_in_nobodys_hands() -> None:
     """Its job is requeued by Slurm itself; the node is down and nobody took it out. Drained by us it stays out when its slurmd
     comes back, and a spare can take its place meanwhile; the job is watched, not stopped a second time."""
