@@ -30,6 +30,7 @@ from pipeline.localise import (
     strongest,
 )
 from pipeline.ports import one_port
+from pipeline.rollouts import with_rollouts
 from pipeline.topology import NETWORK_FAULTS, Cause, causes_of, members
 
 FEWEST_PARTS = 3
@@ -95,8 +96,9 @@ def correlate(window: Window, findings: Sequence[Finding], live: Collection[Key]
         if _job_wide(fault):
             groups += _by_job(fault, found, window)
         else:
-            for together in _apart(fault, found, findings, window):
-                groups += _by_cause(fault, together, window, live)
+            seen = with_rollouts(window, found)
+            for together in _apart(fault, found, findings, seen):
+                groups += _by_cause(fault, together, seen, live)
     return sorted(_lost_racks(groups, live), key=lambda g: (not g.shared, g.key))
 
 
