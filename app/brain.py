@@ -26,6 +26,7 @@ from pipeline.checkpoints import Checkpoints
 from pipeline.coverage import Coverage
 from pipeline.detect import Changes, DetectLoop
 from pipeline.facts import WindowFacts
+from pipeline.gauge_xids import gauge_xids
 from pipeline.goodput import Goodput
 from pipeline.herald import Herald, NotifyRoute, Tidings
 from pipeline.incidents import IncidentBook
@@ -111,7 +112,7 @@ class Brain:
         told += self._called_wrong(at)
         for mark in self.silences.marks(at, self.book.open(), self.marks.all()):
             self.marks.add(mark)
-        changed = tuple(self.changes.update(window))
+        changed = (*self.changes.update(window), *gauge_xids(window))
         self.goodput.update(window)
         self.checkpoints.update(window)
         self.facts = WindowFacts(window, open_findings, self.checkpoints)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 KINDS: dict[str, tuple[str, ...]] = {
     # name: fields (a field may be absent)
-    "xid": ("xid", "pci", "fatal", "message"),
+    # source: gauge where no kernel line told it.
+    "xid": ("xid", "pci", "fatal", "message", "source"),
     "link_up": (),
     "link_down": (),
     "boot": ("boot_time_seconds",),
@@ -21,6 +22,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     # come from the line that follows it. group: process group name where the line has one.
     "nccl_watchdog": ("rank", "op", "seq", "timeout_seconds", "ran_seconds", "last_enqueued", "last_completed", "group"),
     "nccl_flight_recorder": ("rank", "seq", "state", "group"),
+    # A completion error of a rank's network: mostly an echo of what broke elsewhere, so no detector blames its port.
+    "nccl_error": ("rank", "message"),
     "overflow": ("rank", "loss_scale"),
     "nonfinite": ("rank", "step", "what"),
     # phase: one of core.targets.PHASES, or start | end | restart. source: what said so; `slurm` also tells nodes (a hostlist),

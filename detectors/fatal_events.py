@@ -43,6 +43,8 @@ def of_fault(window: Window, fault: str, policy: XidPolicy) -> list[Fatal]:
     places = shared.by_key(parts)
     found: list[Fatal] = []
     for event in window.events_of("xid"):
+        if event.fields.get("source") == "gauge":
+            continue  # the gauge itself is asked below: it also tells when it is over
         code = event.fields.get("xid")
         if isinstance(code, int) and xid_of(code).fault == fault and policy.counts(code, said(event)):
             e = places.get(event.target.key)

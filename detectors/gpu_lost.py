@@ -42,14 +42,15 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     if not len(window.times):
         return []
     out = _never_shown(window)
-    if not gpus:
-        return [out[key] for key in sorted(out)]
+    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds)
+    if not gpus:  # only logs are read
+        told = met.words | out
+        return [told[key] for key in sorted(told)]
     ages = np.min([window.block(s).age_seconds for s in _ALIVE], axis=0)
     known = np.fmin.reduce([window.block(s).interval_seconds for s in _ALIVE])
     interval = np.where(np.isnan(known), float(window.step_seconds), known)
     here = ages <= np.maximum(2.5 * interval, 30.0)
     gone = np.isfinite(ages) & (ages > np.maximum(params.missed_intervals * interval, params.gone_seconds))
-    met = fatal_events.met_by(window, FAULT, params.xids, params.worked_seconds)
     lines = {(e.target.node, e.target.key): e for e in window.events_of("gpu_lost")}
     loud = shared.loud(window, gpus)
     clear = here & loud

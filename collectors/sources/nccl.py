@@ -1,4 +1,4 @@
-"""NCCL and PyTorch watchdogs, the heartbeat monitor and flight-recorder entries.
+"""NCCL and PyTorch watchdogs, the heartbeat monitor, flight-recorder entries and NCCL's completion errors.
 
 Each line is an event; the one that follows a timeout and tells what was enqueued and completed repeats what the first
 said. The rank is the one in the watchdog's own brackets, else that of the line's prefix. Older lines name no process
@@ -26,7 +26,8 @@ _RECORDED = re.compile(r"['\"]?collective_seq_id['\"]?\s*[:=]\s*(\d+)")
 _STATE = re.compile(r"['\"]?state['\"]?\s*[:=]\s*['\"]?(scheduled|started|completed)")
 _RANK = re.compile(r"['\"]?\b(?:global_)?rank['\"]?\s*[:=]?\s*(\d+)", re.IGNORECASE)
 _GROUP = re.compile(r"['\"]?(?:process_group|pg_name|pg_id)['\"]?\s*[:=]\s*(?:[\[(]\s*['\"]?[^,'\"]*['\"]?\s*,\s*)?['\"]?([\w.-]+)")
-_HINTS = re.compile(r"[Ww]atchdog|WorkNCCL|enqueued|[Hh]eartbeat|collective_seq_id")
+_COMPLETION = re.compile(r"NET/IB ?: (Got completion .{0,200}?with (?:error|status)[ =]\d+.{0,200})")
+_HINTS = re.compile(r"Got completion|[Ww]atchdog|WorkNCCL|enqueued|[Hh]eartbeat|collective_seq_id")
 
 
 def _who(line: JobLine) -> tuple[int | None, str | None]:
@@ -81,6 +82,12 @@ def _recorded(line: JobLine, match: re.Match[str]) -> LogReading:
                                     state=state[1] if state else None, group=group[1] if group else None)])
 
 
+def _completion(line: JobLine, match: re.Match[str]) -> LogReading:
+    who = _RANK.search(line.text) if line.rank is None else None
+    rank = int(who[1]) if who else line.rank
+    return line.reading([line.event("nccl_error", None if rank is None else line.rank_target(rank), rank=rank, message=match[1].strip())])
+
+
 def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo) -> LogReading:
     """Events of a watchdog's or flight recorder's line."""
     if not _HINTS.search(line):
@@ -97,6 +104,8 @@ def parse_line(line: str, at: int | None, state: dict[str, Any], log: TargetInfo
         return _watchdog(told)
     if match := _RECORDED.search(told.text):
         return _recorded(told, match)
+    if match := _COMPLETION.search(told.text):
+        return _completion(told, match)
     return told.reading()
 
 

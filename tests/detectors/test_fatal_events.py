@@ -160,6 +160,16 @@ def test_a_kernel_line_without_a_number_is_a_lost_gpu(row: int, shown: bool, exp
     assert faulty(cluster, "gpu_lost") == expected
 
 
+def test_xid_79_of_a_node_of_which_only_the_log_is_read_is_a_lost_gpu() -> None:
+    """No exporter shows any GPU; with the line that has no number it is still one lost GPU."""
+    gone = Target("gpu", "n001", "0000:86:00.0")
+    events = (line(79, 90, gpu=gone), Event(at(90), gone, "gpu_lost", {"pci": "0000:86:00.0"}, "NVRM: fallen off the bus"))
+    window = replace(Cluster().window(), entities={}, blocks={})
+    found = [[v.target.key for v in PLUGINS["gpu_lost"].judge(replace(window, events=told), PLUGINS["gpu_lost"].params())]
+             for told in (events[:1], events)]
+    assert found == [[gone.key], [gone.key]]
+
+
 def test_a_volatile_count_that_grows_is_an_error() -> None:
     """One double-bit error in one sample counts, and it is dated by that sample."""
     cluster = Cluster()

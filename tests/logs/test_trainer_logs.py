@@ -297,6 +297,17 @@ def test_a_flight_recorder_line(line: str, expected: dict[str, object]) -> None:
     assert [(kind, fields) for _, kind, fields in events] == [("nccl_flight_recorder", expected)]
 
 
+@pytest.mark.parametrize(("line", "expected"), [
+    ("rank 12: NET/IB : Got completion with error 12, vendor err 129", {"rank": 12, "message": "Got completion with error 12, vendor err 129"}),
+    ("[rank3]: n7:12:34 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<4791> with status=12 opcode=0 len=0 vendor err 129 (Send)",
+     {"rank": 3, "message": "Got completion from peer 10.0.0.1<4791> with status=12 opcode=0 len=0 vendor err 129 (Send)"}),
+])
+def test_a_completion_error_of_the_network(line: str, expected: dict[str, object]) -> None:
+    """As the case's report has it, and as NCCL prints it: an event of the rank that met it."""
+    events, _ = read(line)
+    assert [(kind, fields) for _, kind, fields in events] == [("nccl_error", expected)]
+
+
 def test_the_node_before_a_line_is_kept() -> None:
     """`n7:` is stripped and names where the rank runs."""
     _, said = reader().read(f"n7: [rank9]: [Rank 9] Watchdog caught collective operation timeout: {WORK} ran for 1 milliseconds")
