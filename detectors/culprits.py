@@ -74,7 +74,7 @@ def _lowest(window: Window, progress: Progress) -> tuple[Ints, Evidence] | None:
     """(places among the job's ranks of those that are behind most, what shows it), None where nobody is or it cannot be told."""
     for signal in ("rank.collective_seq", "rank.step"):
         values = window.tail(signal, 60.0)[:, progress.columns]
-        now = np.where(progress.fresh, values[-1], np.nan)
+        now = np.where(progress.fresh, stats.filled(values)[-1], np.nan)  # of a rank whose newest reading is late, the one before
         known = now[~np.isnan(now)]
         if len(known) < 2:
             continue

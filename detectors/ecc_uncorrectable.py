@@ -43,7 +43,8 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     block = window.block("gpu.ecc_uncorrectable_per_second")
     loud = shared.loud(window, block.entities)
     known = block.fresh() & loud
-    clear = shared.without(block.entities, met.none | known, out)
+    # A count that is late clears nobody: what the gauge of XIDs says may be late with it.
+    clear = shared.without(block.entities, met.none | (known & ~np.isnan(block.last)), out)
     _grown(window, params, ERRORS, stats.above(block.values, 1e-9), known, out, clear)
     rows = window.block(ROWS)
     if ROWS in window.blocks and np.isfinite(rows.values).any():

@@ -54,7 +54,8 @@ def _by_power(window: Window, p: Params) -> list[Verdict]:
     """GPUs at work that do not show a limit."""
     parts = window.of_kind("gpu")
     clock, power = (gpus.span(window, f"gpu.{n}", p.window_seconds) for n in ("sm_clock_hertz", "power_watts"))
-    hidden = np.isnan(window.last("gpu.power_limit_watts")) & window.block("gpu.power_watts").fresh()
+    # One reading of the limit that is late hides nothing.
+    hidden = ~window.block("gpu.power_limit_watts").fresh() & window.block("gpu.power_watts").fresh()
     judged = hidden & gpus.working(window, p.window_seconds, p.busy) & gpus.loud(window) & ~np.isnan(clock.high + power.mean)
     if not judged.any():
         return []

@@ -14,7 +14,9 @@ from core.events import KINDS as EVENT_KINDS
 from core.faults import faults
 from core.plugins import load_plugins
 from core.signals import SIGNALS
+from core.types import Event, Target
 from core.window import Block, Window
+from pipeline.detect import BOOT_GRACE_MS, DetectLoop
 from tests.contract import gpu_plants, host_plants, windows
 from tests.contract.windows import Cluster
 
@@ -104,9 +106,15 @@ def test_declares_itself(name: str) -> None:
     assert all(s in SIGNALS or s in EVENT_KINDS for group in plugin.needs for s in group)
     assert is_dataclass(plugin.params)
     assert all(f"{f.name}" in (plugin.params.__doc__ or "") for f in fields(plugin.params))
+    assert "Sources:" in (plugin.params.__doc__ or "")
     assert 1 <= plugin.hold.on <= plugin.hold.of
     assert plugin.hold.off >= 1
     assert plugin.must_not
+
+
+def test_every_fault_has_a_detector() -> None:
+    """The closed list of faults is that of the detectors."""
+    assert {plugin.fault for plugin in PLUGINS.values()} == set(faults())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -230,6 +238,38 @@ def test_a_single_node_is_judged(name: str) -> None:
         one.signals[signal] = values[:, half:].copy()
     assert not faulty(healthy)
     assert faulty(judge(name, one.window())) == ([] if SCENARIOS[name].of_several else [culprit])
+
+
+def late(cluster: Cluster, ticks: int, node: str | None) -> Cluster:
+    """The newest ticks of all parts of the node, and of what stands on none, did not come (None: of all parts)."""
+    for signal, values in cluster.signals.items():
+        parts = cluster.entities[SIGNALS[signal].kind]
+        values[-ticks:, [e for e, part in enumerate(parts) if node is None or part.node in (None, node)]] = np.nan
+    return cluster
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ticks", [1, 2])
+@pytest.mark.parametrize("node", [None, "n001"])
+def test_late_readings_change_no_word(name: str, ticks: int, node: str | None) -> None:
+    """Where the newest readings are late, of one node or of all, a part is what it was or unknown, and no other is at fault."""
+    plant = SCENARIOS[name].plant
+    in_time = {v.target.key: v.state for v in judge(name, plant(Cluster(), 60).window())}
+    changed = [(v.target.key, v.state) for v in judge(name, late(plant(Cluster(), 60), ticks, node).window())
+               if v.state not in ("unknown", in_time.get(v.target.key, "clear"))]
+    assert changed == []
+    assert not faulty(judge(name, late(Cluster(), ticks, node).window()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_opens_within_the_grace_of_a_boot(name: str) -> None:
+    """What a node shows in the five minutes after its boot opens nothing on its parts; ranks, jobs and what stands on no node have none."""
+    at, ticks = 40, BOOT_GRACE_MS // 15_000
+    cluster = SCENARIOS[name].plant(Cluster(ticks=at + ticks + 4), at)
+    cluster.events += [Event(windows.START + 15_000 * (at - 1), Target("node", node), "boot", {}) for node in cluster.names]
+    loop = DetectLoop({name: PLUGINS[name]}, {})
+    opened = [f.target for upto in range(at - 4, at + ticks) for f in loop.run(cluster.window(upto)).opened]
+    assert [t.key for t in opened if t.node is not None and t.kind not in ("rank", "job")] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
