@@ -101,6 +101,49 @@ def last_of_a_rollout(c: Cluster) -> None:
         host_plants.set_label(c, node, tick)
 
 
+def label(name: str, old: str, new: str) -> Callable[[Cluster], object]:
+    """All nodes show one value of a setting, n001 another one from tick 60 on."""
+    def plant(c: Cluster) -> None:
+        values = (old, new)
+        more = tuple(Target("label", n, f"{name}={value}") for n in c.names for value in values)
+        c.entities["label"] += more
+        shown = np.tile([1.0, np.nan], (c.ticks, len(c.names)))
+        shown[60:, 2], shown[60:, 3] = np.nan, 1.0
+        c.signals["label.present"] = np.hstack([c.signals["label.present"], shown])
+    return plant
+
+
+def number(signal: str, usual: float, other: float) -> Callable[[Cluster], object]:
+    """All GPUs have one value of a setting, those of n001 another one from tick 60 on."""
+    return lambda c: c.put(signal, usual, 0).put(signal, other, 60, None, range(8, 16))
+
+
+SETTINGS: list[tuple[str, Callable[[Cluster], object]]] = [
+    ("driver", lambda c: host_plants.set_label(c, 1, 60)),
+    ("kernel", lambda c: host_plants.set_label(c, 1, 60, 3, 4)),
+    ("vbios", label("vbios", "96.00.89.00.01", "96.00.61.00.03")),
+    ("firmware of MT_0000000838", label("firmware of MT_0000000838", "28.39.1002", "28.36.1010")),
+    ("governor", label("governor", "performance", "powersave")),
+    ("ECC mode", number("gpu.ecc_enabled", 1.0, 0.0)),
+    ("MIG mode", number("gpu.mig_enabled", 0.0, 1.0)),
+    ("persistence mode", number("gpu.persistence_enabled", 1.0, 0.0)),
+    ("application clock", number("gpu.application_clock_hertz", 1.98e9, 1.41e9)),
+    ("power limit", number("gpu.power_limit_watts", 700.0, 500.0)),
+    ("port MTU", number("nic.mtu_bytes", 4200.0, 1500.0)),
+]
+
+
+@pytest.mark.parametrize(("setting", "plant"), SETTINGS, ids=[row[0] for row in SETTINGS])
+def test_each_setting_that_differs_is_named(setting: str, plant: Callable[[Cluster], object]) -> None:
+    """One node of six has another value: its verdict names the setting, both values and how many agree, and dates it by the change."""
+    cluster = Cluster(nodes=6)
+    plant(cluster)
+    (found,) = [v for v in config_drift.judge(cluster.window(), config_drift.Params()) if v.state == "faulty"]
+    assert (found.target.key, found.onset_at, len(found.evidence)) == (N001, START + 60 * STEP * 1000, 1)
+    assert found.evidence[0].text.startswith(f"{setting} is ")
+    assert found.evidence[0].text.endswith("on 5 of 6 nodes of its group")
+
+
 DRIFT: list[tuple[str, Callable[[Cluster], object], list[str]]] = [
     ("another driver since the start", lambda c: host_plants.set_label(c, 1, 0), [N001]),
     ("another kernel from now on", lambda c: host_plants.set_label(c, 1, 60, 3, 4), [N001]),
@@ -123,10 +166,12 @@ def test_config_drift(plant: Callable[[Cluster], object], said: list[str]) -> No
     assert faulty(config_drift, cluster) == said
 
 
-def test_a_rollout_is_named() -> None:
+@pytest.mark.parametrize("plant", [two_nodes, lambda c: c.put("gpu.mig_enabled", 0.0, 0).put("gpu.mig_enabled", 1.0, 60, None, range(8, 24))],
+                         ids=["a driver", "a mode of the GPUs"])
+def test_a_rollout_in_progress_is_named(plant: Callable[[Cluster], object]) -> None:
     """Nodes that share another value are clear, and the reason says why they differ."""
     cluster = Cluster(nodes=6)
-    two_nodes(cluster)
+    plant(cluster)
     words = {v.target.node: v.reason for v in config_drift.judge(cluster.window(), config_drift.Params())}
     assert [node for node, reason in words.items() if reason == "rollout"] == ["n001", "n002"]
 
