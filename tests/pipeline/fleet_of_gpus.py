@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -38,10 +39,11 @@ def shown(nodes: int, ticks: int, chips: Floats, rng: np.random.Generator, warme
             "gpu.nvlink_bytes_per_second": 1.2e11 * load * (1 + rng.normal(0, 0.03, (ticks, n)))}
 
 
-def store_of(nodes: int, hours: float, start: int, seed: int = 1, changes: Mapping[float, float] | None = None) -> DuckStore:
-    """A store in memory with that history, a page a node each 15 s. changes: from which hour on the fleet is warmer, by how
-    many degrees."""
-    store, rng, chips = DuckStore(None), np.random.default_rng(seed), silicon(nodes, seed)
+def store_of(nodes: int, hours: float, start: int, seed: int = 1, changes: Mapping[float, float] | None = None,
+             path: Path | None = None) -> DuckStore:
+    """A store (in memory where no path is given) with that history, a page a node each 15 s. changes: from which hour on the fleet is
+    warmer, by how many degrees."""
+    store, rng, chips = DuckStore(path), np.random.default_rng(seed), silicon(nodes, seed)
     parts = gpus(nodes)
     layouts = []
     for n in range(nodes):
