@@ -132,7 +132,8 @@ class Shadow:
             case.skipped = self._not_there(incident)
             if case.skipped is not None:
                 return None
-        return replace(incident, state=case.state, reason=case.reason or incident.reason, attempt=len(case.tries))
+        # One that was not there for a while comes back as news, whenever the recording told of it last.
+        return replace(incident, state=case.state, reason=case.reason or incident.reason, attempt=len(case.tries), updated_at=self.world.now)
 
     def _not_there(self, incident: Incident) -> str | None:
         culprit = incident.culprit

@@ -23,7 +23,7 @@ from remediation import verify as proof
 from remediation.deciding import FOLLOW_MS, Deciding
 from remediation.evidence import slows
 from remediation.guards import fresh_ids
-from remediation.hands import push, touches
+from remediation.hands import answer, push, touches
 from remediation.kinds import FINAL, HANDS
 from remediation.ledger import DAY_MS
 from remediation.memory import Memory, read_memory
@@ -90,10 +90,11 @@ class Engine(Deciding):
 
     # --- a tick -------------------------------------------------------------------------------------------------------
     def step(self, at: int, incidents: Iterable[Incident], facts: WorkFacts, site: Site | None = None) -> Step:
-        """Decides at tick `at` (ms) over the incidents that are open. Commit what it returns, then `carry_out`."""
+        """Decides at tick `at` (ms) over the incidents that are open, each by its newest state: an older one, by `updated_at`,
+        changes nothing. Commit what it returns, then `carry_out`."""
         tick = Turn(at, facts, fresh_ids(at, facts.open_findings()), self.frozen, site or Site())
         self._memory.pace.tick(at, tick.frozen, self.policy.limits.release_seconds)
-        live = {i.id: i for i in incidents if i.state not in CLOSED_STATES}
+        live = self._live(incidents)
         for track in self._memory.tracks.values():
             if track.incident not in live:
                 self._gone(tick, track)
@@ -113,6 +114,17 @@ class Engine(Deciding):
         self._memory.last_at = at
         return Step(tuple(tick.incidents), tuple(tick.actions), tuple(tick.decisions), tuple(tick.recoveries),
                     self._memory.ledger.take_results())
+
+    def _live(self, incidents: Iterable[Incident]) -> dict[str, Incident]:
+        """The newest state of each incident that is open; one that is over is not opened by what came late."""
+        newest: dict[str, Incident] = {}
+        for one in incidents:
+            known = newest.get(one.id)
+            if known is None or known.updated_at <= one.updated_at:
+                newest[one.id] = one
+        tracks = self._memory.tracks
+        stale = {k for k, i in newest.items() if k in tracks and tracks[k].closed_at is not None and tracks[k].older(i)}
+        return {k: i for k, i in newest.items() if i.state not in CLOSED_STATES and k not in stale}
 
     def over(self, at: int, incidents: Iterable[Incident]) -> None:
         """Incidents that the book or a person closed in this tick (ms): how those ended that nobody acted on is kept."""
@@ -165,7 +177,7 @@ class Engine(Deciding):
         for action_id in sorted(self._memory.lingering):
             one = self._memory.lingering[action_id]
             try:
-                outcome = door.poll(action_id)
+                outcome = answer(action_id, door.poll(action_id))
             except Unavailable:
                 outcome = Outcome(action_id, "RUNNING", "unreachable")
             if outcome.state in FINAL:
@@ -202,6 +214,12 @@ class Engine(Deciding):
 
     # --- one incident -------------------------------------------------------------------------------------------------
     def _advance(self, tick: Turn, incident: Incident) -> None:
+        known = self._memory.tracks.get(incident.id)
+        if known is not None and known.older(incident):
+            # The newest is not at hand: nothing is decided on what was true once. What has not been sent is not sent on it either.
+            if known.state == "acting" and known.current is not None and not known.current.final:
+                self._watch(tick, incident, known, known.current)
+            return
         track = self._track_of(tick, incident)
         before = (track.state, track.reason)
         if track.state != "acting" and track.current is not None and track.current.final:
@@ -229,6 +247,7 @@ class Engine(Deciding):
             elif incident.state == "escalated":
                 track.state, track.reason = "escalated", incident.reason
             self._memory.tracks[incident.id] = track
+        track.heard_at = incident.updated_at
         if track.closed_at is not None:  # it was over and came back
             track.closed_at, track.state, track.reason = None, "open", ""
             self._memory.ledger.relapse(incident.id)

@@ -70,16 +70,23 @@ def _ask(at: int, current: Current, door: ControlDoor, view: WorldView, frozen: 
         return Outcome(current.action.id, "REFUSED", reason, at=at)
     current.tried = True
     try:
-        return _told(at, current, door.submit(current.action))
+        return _told(at, current, answer(current.action.id, door.submit(current.action)))
     except Refused as refused:
         return _told(at, current, Outcome(current.action.id, "REFUSED", refused.reason))
 
 
 def _poll(door: ControlDoor, current: Current) -> Outcome:
     try:
-        return door.poll(current.action.id)
+        return answer(current.action.id, door.poll(current.action.id))
     except Refused as refused:
         return Outcome(current.action.id, "REFUSED", refused.reason)
+
+
+def answer(action_id: str, outcome: Outcome) -> Outcome:
+    """The door's word on the command. Raises Unavailable where it is one on another: that came late, and says nothing of this one."""
+    if outcome.action_id != action_id:
+        raise Unavailable(f"asked after {action_id}, told of {outcome.action_id}")
+    return outcome
 
 
 def _guarded(at: int, current: Current, view: WorldView) -> str | None:

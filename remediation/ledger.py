@@ -212,10 +212,11 @@ def latest(rows: Iterable[tuple[Action, Outcome]]) -> dict[str, tuple[Action, Ou
     out: dict[str, tuple[Action, Outcome]] = {}
     for action, outcome in rows:
         known = out.get(action.id)
-        if known is None or _order(known[1]) <= _order(outcome):
+        if known is None or _order(*known) <= _order(action, outcome):
             out[action.id] = (action, outcome)
     return out
 
 
-def _order(outcome: Outcome) -> tuple[int, int]:
-    return (2 if outcome.state in FINAL else _RANK.get(outcome.state, 0)), outcome.at
+def _order(action: Action, outcome: Outcome) -> tuple[int, int, bool]:
+    # What the door said in the tick that planned the command has that tick's time as well: the plan's own row came first.
+    return (2 if outcome.state in FINAL else _RANK.get(outcome.state, 0)), outcome.at, outcome.reason != action.reason

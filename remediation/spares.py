@@ -16,7 +16,7 @@ from core.errors import Refused, Unavailable
 from core.protocols import ControlDoor, NodeView, WorldView
 from core.types import Action, Finding, Outcome, Target
 from remediation.diagnose import CONFIRMED, OTHER, level_seconds, tests_of
-from remediation.hands import push
+from remediation.hands import answer, push
 from remediation.kinds import FINAL, HANDS
 from remediation.policy import SpareRules
 from remediation.track import Current, action_in
@@ -160,7 +160,7 @@ class SpareBook:
         rows = []
         for name, (action_id, until) in sorted(self.overdue.items()):
             try:
-                outcome = door.poll(action_id)
+                outcome = answer(action_id, door.poll(action_id))
             except (Unavailable, Refused):
                 outcome = None
             if outcome is not None and outcome.state in FINAL:

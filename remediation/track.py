@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.types import Action, Outcome, Target
+from core.types import Action, Incident, Outcome, Target
 from remediation.kinds import FINAL, KINDS, TAKES_OUT
 from remediation.plan import Planned
 
@@ -61,7 +61,7 @@ class Track:
     world wants a person's yes. lost: (ms, GPU-hours)
     marks of what the incident had cost by then; lost_gpus: what it costs in an hour, None = not known yet. before: how fast the
     incident's jobs were before its onset. rides: the incident for whose attempt the job stands already: this one only changes its
-    node meanwhile, and that one starts the job again.
+    node meanwhile, and that one starts the job again. heard_at: of when the newest state of the incident is that was heard.
     """
 
     incident: str
@@ -96,6 +96,12 @@ class Track:
     lost: tuple[tuple[int, float], ...] = ()
     lost_gpus: float | None = None
     rides: str = ""
+    heard_at: int | None = None
+
+    def older(self, incident: Incident) -> bool:
+        """A state of the incident of before what was heard of it, or of before it was over: it came late, and cancels nothing."""
+        before = self.heard_at is not None and incident.updated_at < self.heard_at
+        return before or (self.closed_at is not None and incident.updated_at <= self.closed_at)
 
     @property
     def working(self) -> bool:

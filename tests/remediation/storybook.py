@@ -20,9 +20,9 @@ from remediation.kinds import FINAL, SHARED_SCOPES, on_node
 from remediation.ledger import Entry
 from remediation.policy import Policy, SpareRules
 from remediation.spares import is_check
+from tests.remediation.late import Late, Op, put_in
 from tests.remediation.worlds import ALL_KINDS, T0, Facts, Owner, World, cluster, finding, incident, policy
 
-Op = tuple
 HOUR, DAY, WEEK = 3_600_000, 86_400_000, 604_800_000
 BUDGETS = (
     {"concurrent_nodes": 2, "pool_nodes": 2, "per_hour": 5, "per_job_per_day": 6, "spare_floor": 1, "cooldown_seconds": 300.0},
@@ -60,6 +60,12 @@ class Watched(World):
 
     story: Story
 
+    def submit(self, action: Action) -> Outcome:
+        return self.story.told(super().submit(action), self.known)
+
+    def poll(self, action_id: str) -> Outcome:
+        return self.story.told(super().poll(action_id), self.known)
+
     def _begin(self, action: Action) -> None:
         self.story.check(action)
         if action.kind == "replace" and action.kind not in self.refuse:
@@ -87,10 +93,11 @@ class Watched(World):
         self.states[spare] = replace(self.states[spare], state="in_service")
 
 
-class Story:
+class Story(Late):
     """An owner, a world and the book, moved by operations."""
 
     def __init__(self, rules: Policy, reload: bool = False) -> None:
+        super().__init__()
         world = Watched(states=cluster(4, 3 if rules.spares.diagnose_every_seconds > 0 else 2).states)
         world.story, world.taken, world.broken = self, {}, set()
         self.owner = Owner(rules, world, Facts())
@@ -101,7 +108,7 @@ class Story:
         self.thawed_at: int | None = None
         self.was_frozen = False
         self.begun: dict[tuple[str, int], tuple[int, Target | None]] = {}
-        self.late = 0
+        self.lagging = 0
         self.tests = 0  # of spares
         self.costs: dict[str, float] = {}  # GPU-hours an hour, by incident
         self.sizes: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
@@ -119,7 +126,7 @@ class Story:
             return
         at, job = self.owner.at, f"job-{n % 4}"  # two of them share one
         hurt = tuple(Target("gpu", other, "0", job=job) for other in NODES if other != node)
-        common = {"findings": (f"fnd-{n}",), "opened_at": at, "onset_at": at - 90_000, "jobs": (job,), "victims": hurt}
+        common = {"findings": (f"fnd-{n}",), "opened_at": at, "onset_at": at - 90_000, "updated_at": at, "jobs": (job,), "victims": hurt}
         culprit = Target("gpu", node, str(n % 2), f"GPU-{node}-{n % 2}", job, n)
         if kind == "gpu":
             one = incident(name, culprit=culprit, **common)
@@ -141,13 +148,13 @@ class Story:
 
     def lag(self, ticks: int) -> None:
         """Findings are this much older than they should be: the telemetry is late."""
-        self.late = ticks * 15_000
+        self.lagging = ticks * 15_000
 
     def move(self, n: int, node: str) -> None:
         """The evidence changed: the incident names another culprit."""
         one = self.owner.incidents.get(f"inc-{n}")
         if one is not None and one.culprit is not None and one.scope == "device":
-            self.owner.open(replace(one, culprit=replace(one.culprit, node=node, id=f"GPU-{node}-{n % 2}")))
+            self.owner.open(replace(one, culprit=replace(one.culprit, node=node, id=f"GPU-{node}-{n % 2}"), updated_at=self.owner.at))
 
     def book(self, n: int, state: str) -> None:
         """The book closes, absorbs or reopens an incident, where that is its business."""
@@ -156,9 +163,9 @@ class Story:
             return
         if state == "reopen":
             if one.state == "resolved":
-                self.owner.open(replace(one, state="open", reason="reopened", resolved_at=None))
+                self.owner.open(replace(one, state="open", reason="reopened", resolved_at=None, updated_at=self.owner.at))
         elif one.state not in CLOSED_STATES and (one.state not in ("acting", "verifying") or state == "merged"):
-            self.owner.open(replace(one, state=state, reason="quiet" if state == "resolved" else "absorbed"))
+            self.owner.open(replace(one, state=state, reason="quiet" if state == "resolved" else "absorbed", updated_at=self.owner.at))
 
     def world(self, what: str, value: object) -> None:
         """The world does not answer, loses its answers, or takes its time."""
@@ -257,23 +264,23 @@ class Story:
             self._shine()
             self._thaw()
             self._lose()
-            step = owner.decide()
+            step = self.decide()
             if last and dies == "before commit":
-                owner.die()
+                self.die()
             else:
-                owner.commit(step)
+                self.commit(step)
                 if last and dies == "after commit":
-                    owner.die()
+                    self.die()
                 else:
                     owner.world.down = owner.world.down or (last and dies == "door shut")
                     if last and dies == "frozen in between":
                         owner.freeze()
                     owner.carry()
                     if last and dies == "after door":
-                        owner.die()
+                        self.die()
             if self.reload:
                 text = owner.engine.dump()
-                owner.engine = owner._new()
+                owner.engine = owner.new()
                 owner.engine.load(text)
             owner.at += 15_000
 
@@ -288,7 +295,7 @@ class Story:
         # What shines no more stays open for a while, and is not renewed: evidence that grows old.
         old = [f for f in owner.facts.findings if f"inc-{f.id[4:]}" not in names and owner.at - f.updated_at < 600_000]
         owner.facts.findings = old + [
-            finding(owner.at - self.late, owner.incidents[n].fault, owner.incidents[n].culprit, f"fnd-{n[4:]}") for n in names]
+            finding(owner.at - self.lagging, owner.incidents[n].fault, owner.incidents[n].culprit, f"fnd-{n[4:]}") for n in names]
 
     def _lose(self) -> None:
         """What goes on costs more."""
@@ -323,6 +330,7 @@ class Story:
         for other in world.running():
             assert (other.target.node, other.target.job) != (node, job), "two on one target"
             assert node is None or other.target.node != node, "two on one node"
+        self._check_forward(action)
         if on_node(action.kind):
             self._check_node(action, one, starts)
         self._check_budgets(action, starts)
@@ -380,6 +388,15 @@ class Story:
         if action.kind in ("undrain", "replace"):
             later = [a for a in self.owner.world.order if a.target.node == node and a.kind in ("drain", "exclude_node")]
             assert not later or later[-1].incident == action.incident, "an older incident gives back what a newer one took out"
+            assert not later or later[-1].attempt <= action.attempt, "an older attempt gives back what a newer one took out"
+
+    def _check_forward(self, action: Action) -> None:
+        """An incident goes from step to step and from attempt to attempt, never back."""
+        world = self.owner.world
+        mine = [a for a in world.order if a.incident == action.incident]
+        assert all((a.attempt, a.step) < (action.attempt, action.step) for a in mine), "an older step or attempt begins again"
+        done = [a for a in mine if a.attempt == action.attempt and world._now(a.id).state == "DONE"]
+        assert not any((a.kind, a.target.key) == (action.kind, action.target.key) for a in done), "a finished step is done again"
 
     def _check_budgets(self, action: Action, starts: bool) -> None:
         owner, world, limits = self.owner, self.owner.world, self.owner.rules.limits
@@ -442,7 +459,8 @@ class Story:
     # --- what must hold at the end ------------------------------------------------------------------------------------
     def settle(self) -> None:
         """The world is well again and people are away: everything comes to its end."""
-        world, self.late = self.owner.world, 0
+        world, self.lagging = self.owner.world, 0
+        self.be_punctual()
         world.down = world.deaf = False
         world.lasts, world.refuse, world.fail = {}, {}, {}
         self.owner.freeze_file = False
@@ -512,8 +530,8 @@ def draw(chance: random.Random) -> Op:
     return ops[what]
 
 
-def invent(seed: int) -> tuple[Policy, list[Op]]:
-    """The policy and the ops of a story."""
+def invent(seed: int, late: bool = True) -> tuple[Policy, list[Op]]:
+    """The policy and the ops of a story. late: with what comes late or twice."""
     chance = random.Random(seed)
     rules = rules_of(chance.randrange(len(BUDGETS)), chance.choice(("act", "act", "act", "act", "propose", "propose", "observe")),
                      chance.random() < 0.5)
@@ -523,7 +541,8 @@ def invent(seed: int) -> tuple[Policy, list[Op]]:
     ops += [("past", 8)] if chance.random() < 0.2 else []
     ops += [("cost", n, chance.choice((0.01, 0.5, 8.0, 16.0)), 16) for n in range(1, 6) if chance.random() < 0.3]
     ops += [("appear", n, chance.choice(NODES), "gpu") for n in chance.sample(range(1, 6), chance.randint(1, 4))]
-    return rules, ops + [draw(chance) for _ in range(chance.randint(5, 22))]
+    ops += [draw(chance) for _ in range(chance.randint(5, 22))]
+    return rules, put_in(seed, ops) if late else ops
 
 
 def tell(rules: Policy, ops: list[Op], reload: bool = False) -> Story:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from core.protocols import NodeView
-from core.types import JobState, Target
+from core.types import JobState, Outcome, Target
 from tests.remediation.worlds import T0, TICK, Facts, Fault, Owner, cluster, finding, incident, policy
 
 
@@ -275,7 +275,7 @@ def test_a_reopened_incident_takes_the_next_attempt():
     """The cure did not hold: the ladder goes on, and no id is used twice."""
     owner, fault = start()
     fault.until("resolved")
-    owner.incidents["inc-1"] = replace(owner.incidents["inc-1"], state="open", reason="reopened", resolved_at=None)
+    owner.incidents["inc-1"] = replace(owner.incidents["inc-1"], state="open", reason="reopened", resolved_at=None, updated_at=owner.at)
     owner.facts.findings = [finding(owner.at)]
     owner.tick(1)
     assert owner.did()[5:] == ["drain"]
@@ -293,9 +293,69 @@ def test_reopening_again_and_again_is_bounded():
             if owner.incidents["inc-1"].state in ("resolved", "escalated"):
                 break
         if owner.incidents["inc-1"].state == "resolved":
-            owner.incidents["inc-1"] = replace(owner.incidents["inc-1"], state="open", reason="reopened")
+            owner.incidents["inc-1"] = replace(owner.incidents["inc-1"], state="open", reason="reopened", updated_at=owner.at)
     assert owner.state() == ("escalated", "policy_exhausted")
     assert len([k for k in owner.did() if k == "resume_job"]) == 2
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_older_culprit_is_not_acted_on(beside):
+    """The incident names another part by now: its older state, in whatever order it comes or alone, begins nothing on the first."""
+    owner, _ = start(rules=policy(per_hour=0))
+    owner.tick()
+    older = owner.incidents["inc-1"]
+    newer = replace(older, culprit=replace(older.culprit, node="n2"), updated_at=owner.at)
+    owner.open(newer)
+    owner.tick()
+    owner.engine.policy = policy()
+    owner.facts.findings = [finding(owner.at)]
+    owner.decide([owner.incidents["inc-1"], older] if beside else [older])
+    owner.carry()
+    assert [a.target.node for a in owner.world.order] == (["n2"] if beside else [])
+
+
+def test_an_older_state_does_not_open_what_is_over():
+    """Only the book's own word after the end does."""
+    owner, fault = start()
+    fault.run(2)
+    older = owner.incidents["inc-1"]
+    fault.until("resolved")
+    owner.tick()
+    owner.facts.findings = [finding(owner.at)]
+    assert owner.decide([older]).incidents == ()
+    assert owner.engine.history.ledger.entries()[0].result == "cured"
+
+
+def test_what_waits_to_be_sent_is_not_sent_on_an_older_state():
+    """The door did not answer, and then the newest state is not at hand: the attempt is decided on anew."""
+    owner, fault = start()
+    older = replace(owner.incidents["inc-1"], updated_at=T0 - 1)
+    fault.shine()
+    owner.commit(owner.decide())
+    owner.world.down = True
+    owner.carry()
+    owner.at, owner.world.down = owner.at + TICK, False
+    fault.shine()
+    owner.decide([older])
+    owner.carry()
+    assert owner.did() == []
+    owner.at += TICK
+    fault.run(3)
+    assert owner.did()[:1] == ["drain"]
+
+
+def test_an_answer_about_another_command_is_none():
+    """It came late, and says nothing of the command that was asked after."""
+    owner, fault = start()
+    owner.world.lasts = {"reset_gpu": 60.0}
+    fault.run(2)
+    assert owner.did() == ["drain", "reset_gpu"]
+    owner.world.poll = lambda action_id: Outcome("inc-1/1/1", "DONE", "done")
+    fault.run(3)
+    assert owner.did() == ["drain", "reset_gpu"]
+    del owner.world.poll
+    fault.until("resolved")
+    assert owner.did() == ["drain", "reset_gpu", "diagnose", "undrain", "resume_job"]
 
 
 def test_a_kind_that_the_backend_lacks_is_escalated():

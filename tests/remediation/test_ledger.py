@@ -83,7 +83,7 @@ def test_what_came_back_was_no_cure():
     """An incident that reopens turns its cure into a failure."""
     owner, fault = repaired()
     fault.until("resolved")
-    owner.open(replace(owner.incidents["inc-1"], state="open", reason="reopened", resolved_at=None))
+    owner.open(replace(owner.incidents["inc-1"], state="open", reason="reopened", resolved_at=None, updated_at=owner.at))
     owner.tick()
     first = owner.engine.history.ledger.entries()[0]
     assert (first.result, first.why) == ("failed", "reopened")

@@ -347,9 +347,9 @@ def test_an_incident_that_comes_back_is_weighed_by_what_it_costs_now():
     owner, fault, rate = site()
     run(owner, fault, rate, 4)
     track = owner.engine.track("inc-1")
-    track.closed_at, track.state = owner.at, "resolved"
+    track.closed_at, track.state = owner.at - 15_000, "resolved"
     track.current = None
-    owner.incidents["inc-1"] = replace(owner.incidents["inc-1"], state="open", lost_gpu_hours=7.0)
+    owner.incidents["inc-1"] = replace(owner.incidents["inc-1"], state="open", lost_gpu_hours=7.0, updated_at=owner.at)
     owner.decide()
     assert track.lost == ((owner.at, 7.0),)
     assert track.lost_gpus is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.errors import Unavailable
@@ -208,9 +208,10 @@ class Owner:
         self.mortal = True  # False where it will not die any more: what a restart needs is not kept then
         self.saved: tuple[str, dict[str, Incident]] = ("", {})
         self.steps: list[Step] = []
-        self.engine = self._new()
+        self.engine = self.new()
 
-    def _new(self) -> Engine:
+    def new(self) -> Engine:
+        """An engine that remembers nothing."""
         return Engine(self.rules, self.kinds, self.world, freeze_file_exists=lambda: self.freeze_file or self.own_freeze_file)
 
     def freeze(self) -> None:
@@ -228,10 +229,12 @@ class Owner:
         self.incidents |= {i.id: i for i in incidents}
         self.saved = (self.saved[0], dict(self.incidents))
 
-    def decide(self) -> Step:
-        """The tick's decisions, nothing committed."""
+    def decide(self, shown: Iterable[Incident] | None = None) -> Step:
+        """The tick's decisions, nothing committed. shown: what the engine gets to see, None = what the book has open."""
         self.world.now = self.at
-        step = self.engine.step(self.at, [i for i in self.incidents.values() if i.state not in CLOSED_STATES], self.facts, self.site)
+        if shown is None:
+            shown = [i for i in self.incidents.values() if i.state not in CLOSED_STATES]
+        step = self.engine.step(self.at, shown, self.facts, self.site)
         self.incidents |= {i.id: i for i in step.incidents}
         self.steps.append(step)
         return step
@@ -256,14 +259,14 @@ class Owner:
             self.at += TICK
         return step
 
-    def die(self) -> None:
-        """kill -9 and a new start from what was committed."""
+    def die(self, rows: Sequence[tuple[Action, Outcome]] | None = None) -> None:
+        """kill -9 and a new start from what was committed. rows: the ledger as it comes then, None = as it was written."""
         self.carried = []
-        self.engine = self._new()
+        self.engine = self.new()
         text, incidents = self.saved
         self.incidents = dict(incidents)
         if text:
-            self.engine.load(text, self.rows)
+            self.engine.load(text, self.rows if rows is None else rows)
 
     def state(self, name: str = "inc-1") -> tuple[str, str]:
         """(state, reason) of an incident."""
