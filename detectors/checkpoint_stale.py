@@ -99,12 +99,15 @@ def judge(window: Window, params: Params) -> list[Verdict]:
 
 def _judge_job(window: Window, job: JobState, events: list[Event], p: Params) -> Verdict | None:
     columns = np.array(job.ranks, np.int64)[:MOST_RANKS]
-    if "rank.step" not in window.blocks or not window.block("rank.step").fresh()[columns].any():
+    if "rank.step" not in window.blocks:
+        return None
+    fresh = bool(window.block("rank.step").fresh()[columns].any())
+    if not fresh and job.phase != "checkpoint":  # a log tells no step while the job saves
         return None
     steps = _front(window, "rank.step", columns)
     target = Target("job", job=job.id)
     seen = _saves(window, columns, steps, events)
-    if not _moves(window, steps, p):
+    if not fresh or not _moves(window, steps, p):
         # It does nothing else while it saves: how long the save takes can be told all the same.
         slow = _slow(window, seen, p) if job.phase == "checkpoint" else None
         return None if slow is None else _faulty(target, slow)

@@ -176,11 +176,16 @@ def _same_part(cause: Group, group: Group) -> bool:
 
 
 def _same_node(cause: Group, group: Group) -> bool:
-    """Both are of one node as a whole (a detector named it, or most of its parts are ill)."""
+    """Both are of one node as a whole (a detector named it, or most of its parts are ill), or the node's settings changed when one of
+    its GPUs became slow."""
     if cause.fault not in SAME_NODE.get(group.fault, frozenset()):
         return False
     mine, other = group.culprit.target, cause.culprit.target
-    if mine is None or other is None or mine.kind != "node" or other.kind != "node":
+    if mine is None or other is None or other.kind != "node":
+        return False
+    # A setting of the node is seen first at the GPU that suffers most.
+    set_here = cause.fault == "config_drift" and -SLOW_AFTER_MS <= _onset(group) - _onset(cause) <= SLOW_BEFORE_MS
+    if mine.kind != "node" and not (mine.kind == "gpu" and set_here):
         return False
     return mine.node == other.node and mine.node is not None and _said_of_both(
         cause.fault, (e for f in cause.findings for e in f.evidence), group)

@@ -234,6 +234,15 @@ def test_finds_stale_checkpoints(make: Callable[[], Cluster], ticks: int, reason
     assert faulty("checkpoint_stale", make().window(ticks)) == {f"job:{JOB}/": reason}
 
 
+@pytest.mark.parametrize(("phase", "said"), [("checkpoint", {f"job:{JOB}/": "saves_slow"}), ("train", {})])
+def test_a_slow_save_is_told_while_it_goes_on(phase: str, said: dict[str, str]) -> None:
+    """A log tells no step meanwhile: that the job saves is enough, and a job of which no step comes otherwise is not judged."""
+    c = saves(by_log(10, 1.0, 60), (62, 1260, "saving"), (75, 1260, "saved"), (80, 1320, "saving"))
+    c.signals["rank.step"][81:] = np.nan
+    window = c.window(98)
+    assert faulty("checkpoint_stale", replace(window, jobs=tuple(replace(job, phase=phase) for job in window.jobs))) == said
+
+
 # --- job_crash_loop ---------------------------------------------------------------------------------------------------
 POISON = "IndexError: index 50304 is out of bounds"
 CUDA = "RuntimeError: CUDA error: an illegal memory access was encountered"
