@@ -192,7 +192,7 @@ def test_observe_touches_nothing():
     world = Cluster()
     owner, fault = owner_of(world)
     owner.rules = replace(owner.rules, mode="observe")
-    owner.engine = owner._new()
+    owner.engine = owner.new()
     fault.run(20)
     assert {row[0] for row in world.kube.cluster.log} <= {"get", "list"}
     assert all(o.state == "SIMULATED" for _, o in owner.rows)
