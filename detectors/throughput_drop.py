@@ -41,6 +41,7 @@ PRESENT_GAPS = 6  # that tell how far apart values are now; a pause among them i
 MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
 # The judgement waits for the rest of the five minutes. Pauses (checkpoints, evaluations) say nothing: they freeze the finding.
 HOLD = Hold(on=6, of=7, off=8, expire=240)
+SMALL_DROP, SMALL_TIMES = 0.06, 3
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
 
@@ -151,8 +152,11 @@ def _together(slow: list[_Slow], slowing: list[_Slowing], p: Params) -> bool:
     if not slow:
         return False
     onsets = [one.onset for one in slow]
-    first, last, reach = min(onsets), max(onsets), int(p.together_seconds * 1000)
-    least = p.partner * max(one.change.growth for one in slow)
+    growth = max(one.change.growth for one in slow)
+    # Of a slowness that hardly stands out of the noise the beginning is not known to the minute.
+    reach = int(p.together_seconds * 1000 * (SMALL_TIMES if growth < SMALL_DROP else 1))
+    first, last = min(onsets), max(onsets)
+    least = p.partner * growth
     others = [o for o in slowing if o.by >= least and (o.onset is None or last - reach <= o.onset <= first + reach)]
     return len(slow) + len(others) >= 2 and last - first <= reach
 

@@ -66,6 +66,8 @@ STAYS, OF_THE_LOSS = frozenset({"loss_divergence"}), frozenset({"loss_spike", "n
 # Memory that somebody holds beside a running job may be a second program's; it is told when the job has ended.
 ENDS_ITS_RUN, END_AFTER_SECONDS = "gpu_memory_leaked", (30.0, 120.0)
 ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"})
+# What nodes can share by rack, feed or loop: in a small fleet two such nodes are most of what hangs on one, and are to be named so.
+FED_TOGETHER, FEW_NODES = frozenset({"thermal_throttle", "power_brake", "power_cap", "gpu_lost", "target_down"}), 16
 # Two nodes that come to one other value within minutes are a rollout that begins, and are to be named so: of these, one of each plug-in.
 ROLLS_OUT = frozenset({"config_drift"})
 TIER_WEIGHTS = {"A": 0.2, "B": 0.5, "C": 0.2, "D": 0.1}
@@ -267,6 +269,7 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
           plugins: Mapping[str, FaultPlugin]) -> list[Item]:
     """One lane of a job: something slow over both periods, or one after the other. What is taken is gone from `fits`."""
     taken: list[Item] = []
+    few = draft.jobs * JOB_NODES <= FEW_NODES
     for period in (0, 1):
         for place, item in enumerate(fits):
             plugin = plugins[item.plant]
@@ -274,7 +277,7 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
             own = harms(plugin) or plugin.place == "job" or plugin.fault == "gpu_memory_leaked"
             slow = plugin.fault in SLOW
             spans = (0, 1) if slow else (period,)
-            free = not (slow and period) and all(draft.names[p][str(plugin.fault)] < _most(plugin) for p in spans)
+            free = not (slow and period) and all(draft.names[p][str(plugin.fault)] < _most(plugin, few) for p in spans)
             stays = bool(taken) and taken[-1].plant in STAYS and plugin.fault in OF_THE_LOSS
             rolls = plugin.fault in ROLLS_OUT and draft.names[period][f"plug-in {plugin.name}"] > 0
             if own != (lane == 0) or "inference" in plugin.needs or not free or stays or rolls:
@@ -293,10 +296,10 @@ def _lane(draft: _Draft, job: int, lane: int, nodes: Sequence[int], fits: list[I
     return taken
 
 
-def _most(plugin: FaultPlugin) -> int:
-    """How many of one name may be at a time without being one incident by right: jobs never share one, parts from three on,
-    and the ends of one path are told apart from one loss only."""
-    return 3 if plugin.place == "job" else 1 if plugin.fault in ONE_AT_A_TIME else 2
+def _most(plugin: FaultPlugin, few: bool = False) -> int:
+    """How many of one name may be at a time without being one incident by right: jobs never share one, parts from three on, of a fleet
+    of few nodes what hangs together from two on, and the ends of one path are told apart from one loss only."""
+    return 3 if plugin.place == "job" else 1 if plugin.fault in ONE_AT_A_TIME or (few and plugin.fault in FED_TOGETHER) else 2
 
 
 def _in_a_scenario(plugin: FaultPlugin) -> int:

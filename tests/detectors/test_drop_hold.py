@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -69,3 +72,11 @@ def test_four_long_steps_open_nothing() -> None:
     """Steps of 90 s that took 40 % longer four times, which is over eight minutes, and then were as before."""
     c, _ = long_steps(90.0, slice(20, 24))
     assert opened(c, first=100) == []
+
+
+@pytest.mark.parametrize(("growth", "minutes", "together"), [
+    (0.2, 2, True), (0.2, 6, False), (0.04, 6, True), (0.04, 12, False)])
+def test_jobs_slow_down_together_as_far_as_their_beginnings_are_known(growth: float, minutes: float, together: bool) -> None:
+    """Of a slowness of some per cent the beginning is known to several minutes, of a plain one to three."""
+    jobs: list[Any] = [SimpleNamespace(change=SimpleNamespace(growth=growth), onset=round(60_000 * at)) for at in (0, minutes)]
+    assert throughput_drop._together(jobs, [], throughput_drop.Params()) is together
