@@ -8,6 +8,7 @@ from typing import Any
 from app.evaluate import recorded
 from app.evaluate.facts import Part, Ran, Truth
 from app.evaluate.match import MERGED, match
+from app.evaluate.wrongs import named
 
 PLOT_WIDTH = 40
 HEAD = ("fault", "n", "recall", "precision", "top-1", "top-3", "p50 s", "p95 s", "inc/f", "false")
@@ -87,8 +88,19 @@ def _besides(card: Mapping[str, Any]) -> Iterator[str]:
         yield f"smallest impact with 90 % recall, {words}: {_smallest(card['impact']['smallest'][name])}"
     yield f"precision at field base rates: {card['field']['precision']} (with the upper bound of false ones: {card['field']['precision_low']})"
     yield f"part-minutes unknown: {card['unknown_part_minutes']['share']}"
+    yield from _wrong(card.get("wrong", {"false": [], "missed": []}))  # older files have none
     for row in card["errors"]:
         yield f"failed: {row['id']}: {row['error']}"
+
+
+def _wrong(card: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each false incident and each missed fault; those under stress are in the file alone."""
+    plain = {name: [row for row in rows if not row["stress"]] for name, rows in card.items()}
+    for row in plain["false"]:
+        yield f"false: {row['scenario']} {row['tier']} {row['fault']} ({row['word']}) at {named(row['culprit'])}, {row['opened_at']}"
+    for row in plain["missed"]:
+        size = "stands" if row["impact"] is None else f"costs {row['impact']:.1%}"
+        yield f"missed: {row['scenario']} {row['tier']} {row['fault']} [{row['plugin']}] at {named(row['culprit'])}, {size}, {row['onset_at']}"
 
 
 def _delays(card: Mapping[str, Any]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from app.evaluate.match import (
     same_part,
 )
 from app.evaluate.rates import calibration, field_precision, poisson_upper, quantile, rate
+from app.evaluate.wrongs import wrongs
 from core.faults import faults
 from fleet.telemetry import TIERS
 
@@ -96,6 +97,7 @@ def scorecard(runs: Sequence[Ran], base: Mapping[str, float]) -> dict[str, Any]:
         "not_shown": _not_shown(plain), "field": in_the_field(by_fault, base, sum(j.ran.node_days for j in plain)),
         "unknown_part_minutes": {"share": round(sum(r.unknown for r in runs) / minutes, 5) if minutes else None,
                                  "part_minutes": round(minutes)},
+        "wrong": wrongs(((j.ran, j.found, j.words) for j in judged), counts),
         "errors": [{"id": r.id, "error": r.error} for r in runs if r.error],
     }
 

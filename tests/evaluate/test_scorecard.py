@@ -120,3 +120,10 @@ def test_the_file_has_what_is_asked_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     card = json.loads(out.read_text(encoding="utf-8"))
     assert (set(card["macro"]) >= MACRO, {"macro", "faults", "tiers", "baselines"} <= set(card)) == (True, True)
     assert (card["macro"]["recall"], card["macro"]["false_incidents_per_1000_node_days"], card["macro"]["delay_p50_seconds"]) == (1.0, 0.0, 120.0)
+
+
+def test_each_false_incident_and_each_missed_fault_is_told_with_its_scenario() -> None:
+    """So that it can be played again; the table says the same in a line each."""
+    wrong = _card()["wrong"]
+    assert [(row["scenario"], row["fault"], row["word"]) for row in wrong["false"]] == [("s-1", "link_down", "unfounded")]
+    assert [(row["scenario"], row["fault"], row["culprit"]["kind"]) for row in wrong["missed"]] == [("s-1", "packet_loss", SLOW.culprit.kind)]
