@@ -9,19 +9,17 @@ that is killed, are not in the list that is taken by default.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from core import xid_gauge
 from core.types import Event, Evidence, Target, Verdict
 from core.window import Window
 from core.xids import XidPolicy, xid_of
 from detectors import shared, stats
 from detectors.stats import Bools
 
-# The log and the gauge tell of one event at different times: the exporter's cycle is 30 s, a slow scrape 60 s more.
-SAME_MS = 120_000
 FATAL = 0.9
 # While a finding is open on a part its minutes are left out of its past: a past that has minutes of these last seconds has none.
 OPEN_SECONDS = 600
@@ -49,10 +47,10 @@ def of_fault(window: Window, fault: str, policy: XidPolicy) -> list[Fatal]:
         if isinstance(code, int) and xid_of(code).fault == fault and policy.counts(code, said(event)):
             e = places.get(event.target.key)
             found.append(Fatal(event.at, event.target if e is None else parts[e], code, event.line))
-    for at, gpu, code in window.once("xids of the gauge", lambda: tuple(_from_gauge(window))):
+    for at, gpu, code in xid_gauge.changes(window):
         if xid_of(code).fault != fault or not policy.counts(code):
             continue
-        if not any(f.code == code and f.gpu.node == gpu.node and abs(f.at - at) <= SAME_MS for f in found):
+        if not any(f.code == code and f.gpu.node == gpu.node and abs(f.at - at) <= xid_gauge.SAME_MS for f in found):
             found.append(Fatal(at, gpu, code, None))
     return sorted(found, key=lambda f: (f.at, f.gpu.key, f.code))
 
@@ -61,25 +59,6 @@ def said(event: Event) -> bool | None:
     """What the line of an XID says itself, Fatal or Nonfatal; None = nothing."""
     told = event.fields.get("fatal")
     return told if isinstance(told, bool) else None
-
-
-def _from_gauge(window: Window) -> Iterator[tuple[int, Target, int]]:
-    """(ms, GPU, code) of each change of the gauge to a code. It is absent until the first XID, so a first value counts
-    where the GPU was seen before it."""
-    block = window.block("gpu.xid")
-    if not len(window.times) or not np.nan_to_num(block.values).any():
-        return
-    seen = window.block("gpu.temperature_celsius").first_at
-    values = stats.filled(block.values)
-    for e in np.flatnonzero(np.nan_to_num(block.values).any(axis=0)):
-        before = np.concatenate([[np.nan], values[:-1, e]])
-        changed = (values[:, e] > 0) & ~(values[:, e] == before)
-        for row in np.flatnonzero(changed):
-            at = int(window.times[row])
-            # A first value may have stood there for days when Greylag first looked, unless the GPU was watched before it.
-            if np.isnan(before[row]) and not (seen[e] < block.first_at[e] and at - block.first_at[e] <= SAME_MS):
-                continue
-            yield at, block.entities[e], int(values[row, e])
 
 
 def judge(window: Window, fault: str, policy: XidPolicy, worked_seconds: float, reason: str = "fatal_xid") -> list[Verdict]:
