@@ -138,12 +138,13 @@ class Late:
             newest = self.owner.incidents[name] if name in self.given else None
             known = [i for i in self.given.get(name, ()) if newest is not None and i.updated_at < newest.updated_at]
             over = newest is not None and newest.state in CLOSED_STATES
-            if newest is None or not known or (way == "over" and (not over or self.heard.get(name, 0) <= newest.updated_at)):
+            told = over and newest is not None and self.heard.get(name, 0) > newest.updated_at  # the engine knows that it is over
+            if newest is None or not known or (way == "over" and not told):
                 continue
             older = known[-min(back, len(known))]
             place = before if way == "before" else after
             alone = way in ("alone", "over") and older.updated_at < self.heard.get(name, 0)
-            if alone and not over:
+            if alone and not told:
                 missing.add(name)
             elif over and not alone:  # the end comes with it: nobody else has told the engine of it yet
                 (after if way == "before" else before).append(newest)
