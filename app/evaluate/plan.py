@@ -70,6 +70,8 @@ ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"}
 FED_TOGETHER, FEW_NODES = frozenset({"thermal_throttle", "power_brake", "power_cap", "gpu_lost", "target_down"}), 16
 # Two nodes that come to one other value within minutes are a rollout that begins, and are to be named so: of these, one of each plug-in.
 ROLLS_OUT = frozenset({"config_drift"})
+# Calm on a fleet of many nodes costs half as much a node-day. Each job has a row of look-alikes of its own, and the fleet one beside.
+GREAT_JOBS, GREAT_JOB_NODES = 4, 32
 TIER_WEIGHTS = {"A": 0.2, "B": 0.5, "C": 0.2, "D": 0.1}
 TYPE_WEIGHT = 0.85      # of the usual node; the others share the rest
 # As long as there is something left that only the richest tier shows, so many more scenarios have it.
@@ -84,7 +86,7 @@ class Suite:
     may not count, that the promised number does (`chances.enough`). wide: of each plug-in that covers many nodes, where its fault has local
     ones too. small: share of positives in addition that are below 5 %. fine: so many more of those of each fault's name, all of
     which the richest telemetry watches: what it can just see is a figure of its own. calm, stress: how many such scenarios (stress: of
-    each kind). likes: look-alikes in a calm one. repeat: how often the whole is done, with other seeds."""
+    each kind). likes: look-alikes in a calm one. great: calm ones of large fleets. repeat: how often the whole is done, with other seeds."""
 
     positives: int
     wide: int
@@ -95,12 +97,13 @@ class Suite:
     repeat: int = 1
     fine: int = 0
     spare: bool = False
+    great: int = 0
 
 
 SUITES: dict[str, Suite] = {
     "quick": Suite(1, 0, 0.0, 1, 0, 3),
     "standard": Suite(20, 1, 0.05, 4, 1, fine=3, spare=True),
-    "full": Suite(40, 12, 0.4, 66, 8, 6, 24),
+    "full": Suite(40, 12, 0.4, 8, 8, 6, 4, great=130),
 }
 
 
@@ -146,7 +149,7 @@ def plan_suite(name: str, first_seed: int) -> list[Planned]:
     for turn in range(suite.repeat):
         rng = np.random.default_rng([first_seed, STREAM, turn])
         drafts = [*_local(suite, plugins, rng), *_wide(suite, plugins, rng), *_calm(suite, plugins, rng),
-                  *_stressed(suite, plugins, rng), *_fine(suite, plugins, rng)]
+                  *_stressed(suite, plugins, rng), *_fine(suite, plugins, rng), *_great(suite, plugins, rng)]
         for kind, stress, scenario, missing in drafts:
             seed = first_seed + len(out)
             named = f"{name}-{first_seed}-{len(out)}"
@@ -348,17 +351,23 @@ def _severity(plugin: FaultPlugin, small: bool, rng: np.random.Generator) -> flo
 def _add_look_alikes(draft: _Draft, plugins: Mapping[str, FaultPlugin]) -> None:
     """On the last job, one in each period: of kinds that stay with one job or node."""
     first = (draft.jobs - 1) * JOB_NODES
-    names = _names(draft)[first:first + JOB_NODES]
-    likes = [p for p in plugins.values() if p.fault is None and p.place in ("job", "rank", "gpu", "node") and _able(p, draft.kind)]
-    likes.sort(key=lambda p: p.name)
+    names, likes = _names(draft)[first:first + JOB_NODES], _contained(draft.kind, plugins)
     for period, index in enumerate(draft.rng.permutation(len(likes))[:2]):
-        like = likes[int(index)]
         begins = 60 * (WARM_MINUTES + PERIOD_MINUTES * period + float(draft.rng.uniform(*ONSET_MINUTES)))
-        node = names[int(draft.rng.integers(0, JOB_NODES))] if like.place != "job" else None
-        device = "1" if like.place in ("gpu", "rank") else None
-        draft.entries.append(Entry(look_alike=like.name, at=duration_text(begins), node=node, device=device,
-                                   job=f"train-{draft.jobs}" if like.place == "job" else None,
-                                   seed=int(draft.rng.integers(1 << 31))))
+        draft.entries.append(_look_alike(likes[int(index)], begins, names, f"train-{draft.jobs}", draft.rng))
+
+
+def _contained(kind: NodeType, plugins: Mapping[str, FaultPlugin]) -> list[FaultPlugin]:
+    """Look-alikes that stay with one job or node."""
+    likes = [p for p in plugins.values() if p.fault is None and p.place in ("job", "rank", "gpu", "node") and _able(p, kind)]
+    return sorted(likes, key=lambda p: p.name)
+
+
+def _look_alike(like: FaultPlugin, begins: float, names: Sequence[str], job: str, rng: np.random.Generator) -> Entry:
+    """One on the job, or on one of its nodes."""
+    node = names[int(rng.integers(0, len(names)))] if like.place != "job" else None
+    return Entry(look_alike=like.name, at=duration_text(begins), node=node, device="1" if like.place in ("gpu", "rank") else None,
+                 job=job if like.place == "job" else None, seed=int(rng.integers(1 << 31)))
 
 
 def _scenario(draft: _Draft, scrape: int = 0, noisy: bool = False) -> Scenario:
@@ -446,6 +455,28 @@ def _calm(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Gener
         spec = FleetSpec(12, 0, kind.name, None, TIERS[index % len(TIERS)], 15, 30, before="10m")
         jobs = tuple(JobSpec(f"train-{j + 1}", "training", 6, _shape(rng, False), RESTART) for j in range(2))
         out.append(("calm", "", Scenario("calm", spec, jobs, entries, duration=duration_text(60 * (WARM_MINUTES + CALM_MINUTES * suite.likes))), 0.0))
+    return out
+
+
+def _great(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Generator) -> list[tuple[str, str, Scenario, float]]:
+    """Calm on large fleets: a row of look-alikes on each job, and one of those that cover many nodes."""
+    kind, names = NODE_TYPES[DEFAULT_KIND], node_names(GREAT_JOBS * GREAT_JOB_NODES)
+    small = _contained(kind, plugins)
+    wide = sorted((p for p in plugins.values() if p.fault is None and is_wide(p) and _able(p, kind)), key=lambda p: p.name)
+    out = []
+    for index in range(suite.great):
+        entries: list[Entry] = []
+        for job in range(GREAT_JOBS + 1):
+            own, among = names[job * GREAT_JOB_NODES:(job + 1) * GREAT_JOB_NODES], small if job < GREAT_JOBS else wide
+            for place in range(suite.likes):
+                like = among[int(rng.integers(0, len(among)))]
+                begins = 60 * (WARM_MINUTES + CALM_MINUTES * place + float(rng.uniform(0, 3)))
+                entries.append(_look_alike(like, begins, own, f"train-{job + 1}", rng) if own else
+                               Entry(look_alike=like.name, at=duration_text(begins), seed=int(rng.integers(1 << 31))))
+        spec = FleetSpec(len(names), 0, kind.name, None, TIERS[index % len(TIERS)], 15, 30, before="10m")
+        jobs = tuple(JobSpec(f"train-{j + 1}", "training", GREAT_JOB_NODES, _shape(rng, False), RESTART) for j in range(GREAT_JOBS))
+        minutes = WARM_MINUTES + CALM_MINUTES * suite.likes
+        out.append(("calm", "", Scenario("calm", spec, jobs, tuple(entries), duration=duration_text(60 * minutes)), 0.0))
     return out
 
 
