@@ -54,7 +54,7 @@ def judge(window: Window, fault: str, limits: Limits) -> list[Verdict]:
             continue  # the usual case costs nothing more
         columns = _everywhere(window, held, limits)
         if len(columns) and _less_for_all(window, signal, columns, span.low, limits):
-            return _said(window, fault, signal, columns[held[columns]], span.mean, least)
+            return _said(window, fault, signal, columns, span.mean, least)
     return []
 
 
@@ -101,10 +101,11 @@ def _carried(window: Window, columns: Ints, p: Limits) -> Floats:
 
 def _said(window: Window, fault: str, signal: str, columns: Ints, mean: Floats, least: float) -> list[Verdict]:
     nics = window.of_kind("nic")
-    worst: dict[str | None, int] = {}
-    for e in columns[np.argsort(-mean[columns], kind="stable")].tolist():
-        worst.setdefault(nics[e].node, e)
-    some = np.array(sorted(worst.values()), np.int64)
+    # The same port of a node each time: its ports are held back alike, and the worst of them is another one at each tick.
+    first: dict[str | None, int] = {}
+    for e in columns.tolist():
+        first.setdefault(nics[e].node, e)
+    some = np.array(sorted(first.values()), np.int64)
     together = np.asarray(stats.above(window.values(signal)[:, some], 0.3 * least).mean(axis=1) >= 0.9, bool)
     onset = int(stats.run_start(together[:, None], window.times, 4)[0])
     text = "all ports of the fabric are held back, and all jobs carry less than before"

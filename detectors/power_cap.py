@@ -75,6 +75,8 @@ def _by_power(window: Window, p: Params) -> list[Verdict]:
     rows = stats.below(window.values("gpu.sm_clock_hertz")[:, columns], (1.0 - p.less_clock) * clocks.middle[columns])
     rows &= gpus.at_work(window, p.busy)[:, columns]
     _, held = gpus.held_power(window, columns, rows)
+    # A mean that a save fell into is low on the hungriest board as well, which stands at its own limit above all others.
+    held &= stats.below(_level(window, columns, rows), (1.0 - p.less_power) * watts.middle[columns])
     onsets = stats.run_start(rows, window.times, 4)
     for i in np.flatnonzero(held):
         e = int(columns[i])
@@ -96,7 +98,7 @@ def _together(window: Window, judged: Bools, clock: Span, power: Span, p: Params
     rows &= gpus.at_work(window, p.busy)[:, asked]
     # A mean of minutes holds a save here and there; what a board stands at is the usual value of these minutes. At the limit that it
     # always had a board takes no less than it ever took: kernels that ask for more are no fault (P13).
-    level = stats.median(np.where(rows, window.values("gpu.power_watts")[:, asked], np.nan)[-window.ticks(300):])
+    level = _level(window, asked, rows)
     fell = slower & stats.below(np.fmax(level, power.mean[asked]), (1.0 - p.less_power) * drew)
     as_ever = judged.copy()
     as_ever[asked[slower]] = False
@@ -120,6 +122,11 @@ def _together(window: Window, judged: Bools, clock: Span, power: Span, p: Params
                     stats.evidence("gpu.sm_clock_hertz", clock.mean[e], ran[i], "its own past at work"))
             out.append((e, Verdict(parts[e], FAULT, "faulty", 0.3, told, "held_at_a_power", onset_at=int(onsets[i]))))
     return out
+
+
+def _level(window: Window, columns: Ints, rows: Bools) -> Floats:
+    """float64[len(columns)]: what the GPUs usually drew in the last minutes, of the readings of `rows` (at work, with a low clock)."""
+    return stats.median(np.where(rows, window.values("gpu.power_watts")[:, columns], np.nan)[-window.ticks(300):])
 
 
 def _before(window: Window, signal: str, columns: Ints, p: Params) -> Floats:

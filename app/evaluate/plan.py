@@ -70,8 +70,9 @@ ONE_AT_A_TIME = frozenset({"packet_loss", "link_flap", "link_down", "link_slow"}
 FED_TOGETHER, FEW_NODES = frozenset({"thermal_throttle", "power_brake", "power_cap", "gpu_lost", "target_down"}), 16
 # Two nodes that come to one other value within minutes are a rollout that begins, and are to be named so: of these, one of each plug-in.
 ROLLS_OUT = frozenset({"config_drift"})
-# Calm on a fleet of many nodes costs half as much a node-day. Each job has a row of look-alikes of its own, and the fleet one beside.
-GREAT_JOBS, GREAT_JOB_NODES = 4, 32
+# Calm on a fleet of many nodes costs half as much a node-day. Each job has a row of look-alikes of its own, and the fleet one beside; two
+# of these at once (everything slow, and much traffic) would be no calm.
+GREAT_JOBS, GREAT_JOB_NODES, WIDE_APART, WIDE_LIKE_MINUTES = 4, 32, 2, 15.0
 TIER_WEIGHTS = {"A": 0.2, "B": 0.5, "C": 0.2, "D": 0.1}
 TYPE_WEIGHT = 0.85      # of the usual node; the others share the rest
 # As long as there is something left that only the richest tier shows, so many more scenarios have it.
@@ -466,13 +467,13 @@ def _great(suite: Suite, plugins: Mapping[str, FaultPlugin], rng: np.random.Gene
     out = []
     for index in range(suite.great):
         entries: list[Entry] = []
-        for job in range(GREAT_JOBS + 1):
-            own, among = names[job * GREAT_JOB_NODES:(job + 1) * GREAT_JOB_NODES], small if job < GREAT_JOBS else wide
-            for place in range(suite.likes):
-                like = among[int(rng.integers(0, len(among)))]
-                begins = 60 * (WARM_MINUTES + CALM_MINUTES * place + float(rng.uniform(0, 3)))
-                entries.append(_look_alike(like, begins, own, f"train-{job + 1}", rng) if own else
-                               Entry(look_alike=like.name, at=duration_text(begins), seed=int(rng.integers(1 << 31))))
+        starts = [60 * (WARM_MINUTES + CALM_MINUTES * place) for place in range(suite.likes)]
+        for job in range(GREAT_JOBS):
+            own = names[job * GREAT_JOB_NODES:(job + 1) * GREAT_JOB_NODES]
+            entries += [_look_alike(small[int(rng.integers(0, len(small)))], at + 60 * float(rng.uniform(0, 3)), own, f"train-{job + 1}", rng)
+                        for at in starts]
+        entries += [Entry(look_alike=wide[int(rng.integers(0, len(wide)))].name, at=duration_text(at + 60 * float(rng.uniform(0, 3))),
+                          for_=duration_text(60 * WIDE_LIKE_MINUTES), seed=int(rng.integers(1 << 31))) for at in starts[::WIDE_APART]]
         spec = FleetSpec(len(names), 0, kind.name, None, TIERS[index % len(TIERS)], 15, 30, before="10m")
         jobs = tuple(JobSpec(f"train-{j + 1}", "training", GREAT_JOB_NODES, _shape(rng, False), RESTART) for j in range(GREAT_JOBS))
         minutes = WARM_MINUTES + CALM_MINUTES * suite.likes

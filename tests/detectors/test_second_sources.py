@@ -157,6 +157,17 @@ def test_boards_at_the_limit_that_they_always_had_are_well() -> None:
     assert judge(cluster, "power_cap") == []
 
 
+def test_the_hungriest_board_at_its_limit_is_well_though_a_save_lowers_its_mean() -> None:
+    """It stands at the limit above what the others draw; readings in saves bring its mean of minutes below theirs."""
+    cluster = Cluster(without=("gpu.power_limit_watts", "gpu.throttle_reasons_bits", "gpu.thermal_violation_ratio"))
+    rng = cluster.rng("hungry")
+    cluster.put("gpu.power_watts", (685.0 + rng.uniform(-8, 8, 60))[:, None], 40, None, [11])
+    cluster.put("gpu.sm_clock_hertz", (1845e6 + 15e6 * rng.integers(-2, 3, 60))[:, None], 40, None, [11])
+    for row in range(40, 100, 4):
+        cluster.put("gpu.power_watts", 125.0, row, row + 1, [11]).put("gpu.sm_clock_hertz", 1980e6, row, row + 1, [11])
+    assert judge(cluster, "power_cap") == []
+
+
 # --- links and slots ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("resting", "ticks", "found"), [(True, 12, 0), (True, 50, 8), (False, 12, 8)])
 def test_works_on_a_switch_that_nobody_uses_are_no_fault(resting: bool, ticks: int, found: int) -> None:
