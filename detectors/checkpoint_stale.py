@@ -3,6 +3,7 @@
 How often a job saves is learned from its own saves since its last start: at least three of them. The last one is stale when
 twice the usual time and twice the usual steps have passed since, so neither a pause nor slower steps are taken for it. A job
 that never saved, that has just started or that makes no steps is not judged: no save is late there.
+A save that both a log and the ranks tell of is one, though a log names it by the last step that it printed.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Params:
     saves_few: int = 2
     moving_seconds: float = 120.0
     moving_steps: float = 5.0
+    same_seconds: float = 60.0
+    writes_seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def _judge_job(window: Window, job: JobState, events: list[Event], p: Params) ->
         return None
     steps = _front(window, "rank.step", columns)
     target = Target("job", job=job.id)
-    seen = _saves(window, columns, steps, events)
+    seen = _saves(window, columns, steps, events, p)
     if not fresh or not _moves(window, steps, p):
         # It does nothing else while it saves: how long the save takes can be told all the same.
         slow = _slow(window, seen, p) if job.phase == "checkpoint" else None
@@ -144,7 +147,7 @@ def _moves(window: Window, steps: Floats, p: Params) -> bool:
 
 
 # --- what was saved ---------------------------------------------------------------------------------------------------
-def _saves(window: Window, columns: Ints, steps: Floats, events: list[Event]) -> Saving:
+def _saves(window: Window, columns: Ints, steps: Floats, events: list[Event], p: Params) -> Saving:
     """The saves of the present run, from events (a log's) and from the newest checkpoint's step that the ranks show."""
     since, first = _start(window, steps, events)
     told = [e for e in events if e.kind == "checkpoint" and e.at >= since]
@@ -164,12 +167,25 @@ def _saves(window: Window, columns: Ints, steps: Floats, events: list[Event]) ->
         elif state == "failed":
             failed.append(event)
             begun.pop(step, None)
-    known = {save.step for save in good.values()}
-    for save in _shown(window, columns, since):
-        if save.step not in known:
-            good.setdefault(save.step, save)
-    ordered = tuple(sorted(good.values(), key=lambda s: (s.at, s.step)))
+    by_log = sorted(good.values(), key=lambda s: (s.at, s.step))
+    ordered = tuple(sorted([*by_log, *_others(_shown(window, columns, since), by_log, finishes, p)], key=lambda s: (s.at, s.step)))
     return Saving(since, first, ordered, tuple(e for _, e in sorted(begun.items())), tuple(failed))
+
+
+def _others(shown: list[Save], by_log: list[Save], finishes: bool, p: Params) -> list[Save]:
+    """Those of the ranks' saves that the log does not tell of: of each of its own they show one, by its step or about when it was made."""
+    named = {save.step for save in by_log}
+    left = [save for save in shown if save.step not in named]
+    steps = {save.step for save in shown}
+    for save in by_log:
+        if save.step in steps:
+            continue
+        begin = save.at - 1000.0 * (p.same_seconds + (0.0 if math.isnan(save.seconds) else save.seconds))
+        end = save.at + 1000.0 * (p.same_seconds if finishes else p.writes_seconds)
+        same = next((one for one in left if begin <= one.at <= end), None)
+        if same is not None:
+            left.remove(same)
+    return left
 
 
 def _step_of(event: Event) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from core.types import Floats
 from core.window import Window
+from detectors import stats
 from detectors.stats import Ints
 
 ENERGY = "gpu.energy_watts"
@@ -26,6 +27,17 @@ def read(window: Window, columns: Ints) -> Floats | None:
     if not (rate > 0).any():
         return None
     return np.stack([_spread(one) for one in rate.T], axis=1)
+
+
+def scatter(drew: Floats, rows: Ints, over: int) -> float:
+    """Robust sigma of how parts (float64[tick, part], watts) differ from each other at a moment, each as a share of its own level in
+    these rows. over: of the means of so many rows. NaN where it is not known."""
+    apart = np.full(drew.shape, np.nan)
+    apart[rows] = stats.ratio(drew[rows], stats.median(drew[rows])[None, :])
+    apart -= stats.median(apart, axis=1)[:, None]
+    means = np.lib.stride_tricks.sliding_window_view(apart, over, axis=0).mean(axis=-1)
+    known = means[~np.isnan(means)]
+    return stats.MAD_TO_SIGMA * float(np.median(np.abs(known))) if len(known) else float("nan")
 
 
 def _spread(rate: Floats) -> Floats:

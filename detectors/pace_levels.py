@@ -20,10 +20,15 @@ from itertools import pairwise
 import numpy as np
 
 from core.types import Floats
-from detectors import stats
-from detectors.job_pace import LEAST_SIGMA, LEVEL, Change, at_quantile, level_of
+from detectors import job_pace, stats
+from detectors.job_pace import LEAST_SIGMA, Change, at_quantile, level_of
 
 LEAST = 6  # values that make a level of the past
+# The quantiles that stand for the level of steps. The bulk of steps holds half of them or a little more: at its edge, where the tail begins,
+# a quantile of few steps is known far worse than in its middle, and that of a slope's steps in its middle worse than at the edge.
+EDGE, MIDDLE = job_pace.LEVEL, 0.2
+# A bulk is narrower than the tail above it by this share; without one both are about as wide.
+BULK = 0.5
 # Values far from the usual say nothing of a level's place: so many robust sigmas, or so many times the bulk's width.
 CALM_SIGMAS, CALM_WIDTHS = 4.0, 1.5
 SPAN_SIGMAS = 3.0
@@ -56,9 +61,16 @@ class Level:
     above: float
 
 
-def level(values: Floats, spans: bool) -> float:
-    """The level of float64[n] (n > 0, no NaN): of single steps, or of spans."""
-    return float(_inner(values).mean()) if spans else at_quantile(np.sort(values), LEVEL)
+def level(values: Floats, q: float | None) -> float:
+    """The level of float64[n] (n > 0, no NaN): of single steps their quantile q, of spans (q None) their mean."""
+    return float(_inner(values).mean()) if q is None else at_quantile(np.sort(values), q)
+
+
+def has_bulk(values: Floats) -> bool:
+    """Most of these steps (float64[n]) lie closer together than the rest: a quantile in their middle says how fast the job is."""
+    ordered = np.sort(values)
+    tenth, edge, half, tail = (at_quantile(ordered, q) for q in (0.1, EDGE, 0.5, 0.8))
+    return edge - tenth <= BULK * (tail - half)
 
 
 def goes_on(values: Floats, one: Change) -> bool:
@@ -78,23 +90,23 @@ def scatter(values: Floats, q: float) -> float:
         half = len(part) // 2
         slope = (float(np.median(part[-half:])) - float(np.median(part[:half]))) / (len(part) - half)
         flat = np.sort(part - slope * np.arange(len(part)))
-        low.append((at_quantile(flat, LEVEL) - at_quantile(flat, 0.1)) / 0.9)  # these lie 0.9 sigma apart
+        low.append((at_quantile(flat, EDGE) - at_quantile(flat, 0.1)) / 0.9)  # these lie 0.9 sigma apart
     return max(float(np.quantile(low, q)) / level_of(values), LEAST_SIGMA)
 
 
-def levels(values: Floats, last: int, spans: bool) -> list[Level]:
+def levels(values: Floats, last: int, q: float | None) -> list[Level]:
     """The levels of float64[n] (no NaN) in order. last: the newest has at least so many values. Empty where n is too small."""
     n = len(values)
     if n < LEAST + last:
         return []
     cuts = sorted(_cuts(values, 0, n, last))
-    known = [_told(values, a, b, spans) for a, b in zip([0, *cuts], [*cuts, n], strict=True)]
+    known = [_told(values, a, b, q) for a, b in zip([0, *cuts], [*cuts, n], strict=True)]
     while len(known) > 1:
         told = [_apart(one, other) for one, other in pairwise(known)]
         at = int(np.argmin(told))
         if told[at] >= 1.0:
             break
-        known[at:at + 2] = [_told(values, known[at].start, known[at + 1].stop, spans)]
+        known[at:at + 2] = [_told(values, known[at].start, known[at + 1].stop, q)]
     return known
 
 
@@ -141,20 +153,20 @@ def _inner(values: Floats) -> Floats:
     return np.clip(values, middle - SPAN_SIGMAS * spread, middle + SPAN_SIGMAS * spread)
 
 
-def _told(values: Floats, a: int, b: int, spans: bool) -> Level:
+def _told(values: Floats, a: int, b: int, q: float | None) -> Level:
     part = values[a:b]
     n = len(part)
-    if spans:
+    if q is None:
         inner = _inner(part)
         value = float(inner.mean())
         least = LEAST_SIGMA * value / np.sqrt(n)
         error = max(float(inner.std()) / np.sqrt(max(1, n - 1)) * _factor(inner), least)
         return Level(a, b, value, error, error)
-    ordered, off = np.sort(part), float(np.sqrt(LEVEL * (1.0 - LEVEL) / n))
-    value, factor = at_quantile(ordered, LEVEL), _factor(_calm(part))
+    ordered, off = np.sort(part), float(np.sqrt(q * (1.0 - q) / n))
+    value, factor = at_quantile(ordered, q), _factor(_calm(part))
     least = LEAST_SIGMA * value / np.sqrt(n)
-    below = value - at_quantile(ordered, max(0.0, LEVEL - off))
-    above = at_quantile(ordered, min(1.0, LEVEL + off)) - value
+    below = value - at_quantile(ordered, max(0.0, q - off))
+    above = at_quantile(ordered, min(1.0, q + off)) - value
     return Level(a, b, value, max(below * factor, least), max(above * factor, least))
 
 
@@ -183,7 +195,7 @@ class Drop:
     restless: float
 
 
-def drops(values: Floats, known: Sequence[Level], last: int, spans: bool, half: float) -> list[Drop]:
+def drops(values: Floats, known: Sequence[Level], last: int, q: float | None, half: float) -> list[Drop]:
     """What the present can be compared with, the newest level first. half: share by which all since then has to be higher.
 
     A job that gets slower bit by bit has a level before it that ends in a slope: the level is told without its end as well.
@@ -193,14 +205,14 @@ def drops(values: Floats, known: Sequence[Level], last: int, spans: bool, half: 
         if any(one.value < (1.0 + half) * known[j].value for one in known[j + 1:]):
             continue
         since, first = known[j + 1].start, j
-        after, now = _told(values, since, len(values), spans), level(values[-last:], spans)
+        after, now = _told(values, since, len(values), q), level(values[-last:], q)
         while first and abs(known[first - 1].value / known[j].value - 1.0) <= ALIKE:
             first -= 1
         past = known[first].start
         for end in range(known[j].stop, known[j].start + LEAST - 1, -max(1, last // 2)):
-            before = known[j] if end == known[j].stop else _told(values, known[j].start, end, spans)
+            before = known[j] if end == known[j].stop else _told(values, known[j].start, end, q)
             error = float(np.hypot(before.above, max(after.below, known[-1].below)))
-            change = Change(end, before.value, after.value, error, _highest(values[past:end], last, spans), now)
+            change = Change(end, before.value, after.value, error, _highest(values[past:end], last, q), now)
             limit = before.value * (1.0 + 0.6 * change.growth)
             out.append(Drop(change, since, past, _spells(known[:j], limit), _restless(known[:j + 1], limit)))
             if known[j].stop - end >= MOST_SLOPE * last:
@@ -228,10 +240,10 @@ def _restless(known: Sequence[Level], limit: float) -> float:
     return stats.MAD_TO_SIGMA * float(np.median(np.abs(values - middle))) / middle
 
 
-def _highest(past: Floats, last: int, spans: bool) -> float:
+def _highest(past: Floats, last: int, q: float | None) -> float:
     """The highest level that the past held over `last` values, the highest tenth of such spans left out."""
     if len(past) < last + 2:
-        return level(past, spans)
+        return level(past, q)
     rows = np.sort(np.lib.stride_tricks.sliding_window_view(past, last), axis=1)
-    each = np.sort(rows.mean(axis=1) if spans else rows[:, int(LEVEL * (last - 1))])
+    each = np.sort(rows.mean(axis=1) if q is None else rows[:, int(q * (last - 1))])
     return at_quantile(each, 0.9)

@@ -404,3 +404,10 @@ def _node_jobs(window: Window) -> dict[str, str]:
 def columns_where(flags: Sequence[bool] | Bools) -> Ints:
     """The positions of the true flags."""
     return np.flatnonzero(np.asarray(flags)).astype(np.int64)
+
+
+def error_of_median(values: Floats) -> float:
+    """Robust standard error of the median of float64[n], as a share of it; 0 where that is not known."""
+    known = values[~np.isnan(values)]
+    middle = float(np.median(known)) if len(known) else 0.0
+    return 1.25 * MAD_TO_SIGMA * float(np.median(np.abs(known - middle))) / middle / float(np.sqrt(len(known))) if middle > 0 else 0.0

@@ -52,23 +52,21 @@ class Params:
 
     drop: least growth of the step time. sigmas: and so many standard errors. hold_seconds, hold_steps: how long it lasts until it is
     opened, whichever is longer. present_seconds: the present is so long, and hold_steps. wander: growth against what the past went up by itself, and above_past more.
-    lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with
-    less than this the drop must be greater, up to
-    young_drop. spell_seconds: a slow spell of the past that was shorter is the job's own way, and the present has to last twice as
-    long; a longer one was a drop itself. common: share of the growth that all ranks have alike; of_spread: share of it by which ranks lie further apart
-    within a step that is uneven work (what slows all of them alike adds to their distances no more than to their work). uneven_seconds: a slowdown of the same few ranks
-    that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
+    lockstep: ranks whose steps differ by more have no common pace. past_seconds: the past that is needed; full_past_seconds: with less than
+    this the drop must be greater, up to young_drop. spell_seconds: a slow spell of the past that was shorter is the job's own way, and the
+    present has to last twice as long; a longer one was a drop itself. common: share of the growth that all ranks have alike; of_spread: share
+    of it by which ranks lie further apart within a step that is uneven work (what slows all of them alike adds to their distances no more
+    than to their work). uneven_seconds: a slowdown of the same few ranks that lasts longer is told even so. apart: growth of the GPUs' differences from which their work is uneven, at two standard
     errors at least; of_growth, of_growth_nodes: and what was added, as a share of the growth of the step, of GPUs and of nodes,
     of_growth_power, apart_power: that share, and how many times as much as before, by their mean power, in which a step's unevenness is
-    averaged, and the noise of readings more so. rougher: times the
+    averaged, and the noise of readings more so, alike_power: by which two parts differ at least, read at other moments of a step. rougher: times the
     scatter of steps that shows uneven work, rough_share: and so much of the growth was added to it. of_fall: share of
     the slowdown by which the usual GPU does less; of_lead: share of that by which the first of them is further ahead than before, at
     lead_sigmas standard errors. of_math: share of the growth by which the tensor pipes are busier, at math_sigmas standard errors, from
-    which there is more in a step. few_ports:
-    share of the job's ports that wait to send, port_waits: so many times as much as before and as the others.
-    draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down
-    within it slow down together; partner: one that is on its way to a drop, by so much of it at least, slows down with it. still: growth
-    against the last hours from which an older finding goes on.
+    which there is more in a step. few_ports: share of the job's ports that wait to send, port_waits: so many times as much as before and
+    as the others. draws, clocks: more power and less clock of GPUs that a limit holds. together_seconds: jobs that slow down within it slow
+    down together; partner: one that is on its way to a drop, by so much of it at least, slows down with it. still: growth against the last
+    hours from which an older finding goes on.
     """
 
     drop: float = 0.03
@@ -90,6 +88,7 @@ class Params:
     of_growth: float = 0.1
     of_growth_nodes: float = 0.07
     of_growth_power: float = 0.015
+    alike_power: float = 0.0017
     apart_power: float = 1.7
     rougher: float = 2.5
     rough_share: float = 0.06
@@ -171,8 +170,8 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
         # A run that has just begun is slow or fast by itself: what was found in the run before it is over.
         fresh = pace.started > 0 and any(len(kind.values) >= pace_levels.LEAST for kind in kinds)
         return Verdict(job_pace.part(job), FAULT, "clear", reason="new_run") if fresh else None
-    found = next((one for one in told if one.drop is not None), None)
-    if found is not None and found.drop is not None and not _denied(told[0], found, p):
+    found = max(told, key=lambda one: _margin(window, one, p))  # they may tell of other drops: of one that is over, and of the present one
+    if found.drop is not None and not _denied(told[0], found, p):
         change, row = found.drop.change, int(found.kind.rows[found.drop.change.at])
         onset, past = int(window.times[row]), _past(window, found.kind, found.drop)
         everybody = None if _batch_grew(pace, row, past, p) else _everybody(window, job, pace, row, past, change.growth, p)
@@ -200,9 +199,13 @@ def _held(window: Window, pace: Pace, kind: _Kind, change: Change, p: Params) ->
 def _denied(single: _Told, found: _Told, p: Params) -> bool:
     """What spans show and single steps deny is no drop: the job is as fast as before (a pause that nobody named is in a span), or was so for
     a while since the drop began (two slow spells run into one where each span is rough)."""
-    if single.growth < 0.5 * p.drop:
-        return True
-    return single is not found and found.drop is not None and any(row >= found.kind.rows[found.drop.change.at] for row in single.fast)
+    if found.drop is None or single is found:
+        return False
+    row, values, q = found.kind.rows[found.drop.change.at], single.kind.values, single.kind.q
+    before = values[single.kind.rows < row]
+    # Levels that could not be told apart hold what came since then, too.
+    since = pace_levels.level(values[-single.last:], q) / pace_levels.level(before, q) - 1.0 if len(before) >= pace_levels.LEAST else 0.0
+    return max(single.growth, since) < 0.5 * p.drop or any(one >= row for one in single.fast)
 
 
 def _past(window: Window, kind: _Kind, drop: Drop) -> Bools:
@@ -215,11 +218,11 @@ def _past(window: Window, kind: _Kind, drop: Drop) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
-    """Values that tell the pace (`pace_levels`: single steps or spans), without the missing, and their rows."""
+    """Values that tell the pace (`pace_levels`: single steps by a quantile q, or spans), without the missing, and their rows."""
 
     values: Floats
     rows: Ints
-    spans: bool
+    q: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,14 +243,14 @@ def _kinds(window: Window, pace: Pace) -> list[_Kind]:
     """Single steps where they are told, else tokens; spans by the counter of steps; and what the usual rank does itself in a step (computing,
     waiting for data) with as much more as its steps usually have: the exchange, in which steps are rough, tells nothing there."""
     spans = ~np.isnan(pace.span)
-    counted = _Kind(pace.span[spans], pace.rows[spans], True)
+    counted = _Kind(pace.span[spans], pace.rows[spans], None)
     best = pace.token if not pace.single or (~np.isnan(pace.step)).sum() < (~np.isnan(pace.token)).sum() else pace.step
     known = ~np.isnan(best)
     computing, waiting = (job_pace.of_ranks(window.values(s)[pace.rows][:, pace.some]) for s in ("rank.compute_seconds", "rank.data_wait_seconds"))
     own = np.asarray(computing + waiting)
     done = ~np.isnan(own)
-    work = _Kind(pace.usual + own[done] - float(stats.median(own)), pace.rows[done], False)
-    return [_Kind(best[known], pace.rows[known], False), counted, work]
+    work = _Kind(pace.usual + own[done] - float(stats.median(own)), pace.rows[done], pace_levels.EDGE)
+    return [*(_Kind(best[known], pace.rows[known], q) for q in (pace_levels.EDGE, pace_levels.MIDDLE)), counted, work]
 
 
 def _judge_values(window: Window, pace: Pace, kind: _Kind, p: Params) -> _Told | None:
@@ -255,12 +258,12 @@ def _judge_values(window: Window, pace: Pace, kind: _Kind, p: Params) -> _Told |
     last = _present(window, pace, kind.rows, p)
     if last is None or len(kind.values) < pace_levels.LEAST + last:
         return None
-    now, newest = (pace_levels.level(kind.values[-n:], kind.spans) for n in (last, max(3, -(-last // 2))))
+    now, newest = (pace_levels.level(kind.values[-n:], kind.q) for n in (last, max(3, -(-last // 2))))
     fast = np.sort(kind.values)[pace_levels.LEAST // 2]
     if now < (1.0 + p.drop) * fast:  # as nearly always: no levels need be told
-        usual = pace_levels.level(kind.values, kind.spans)
+        usual = pace_levels.level(kind.values, kind.q)
         return _Told(kind, None, last, now / usual - 1.0, newest / usual - 1.0)
-    known = pace_levels.levels(kind.values, last, kind.spans)
+    known = pace_levels.levels(kind.values, last, kind.q)
     lasted = [(int(window.times[kind.rows[one.stop - 1]]) - int(window.times[kind.rows[one.start]])) / 1000.0 for one in known]
     fastest = min((one.value for one, seconds in zip(known, lasted, strict=True) if seconds >= p.past_seconds),
                   default=known[0].value)
@@ -275,8 +278,10 @@ def _judge_values(window: Window, pace: Pace, kind: _Kind, p: Params) -> _Told |
 def _slower(window: Window, kind: _Kind, known: list[pace_levels.Level], last: int, p: Params) -> Drop | None:
     """The drop that began first, of those since which the job was slow all the time."""
     best: Drop | None = None
-    for one in pace_levels.drops(kind.values, known, last, kind.spans, 0.5 * p.drop):
+    for one in pace_levels.drops(kind.values, known, last, kind.q, 0.5 * p.drop):
         if best is not None and (one.past == best.past or one.change.before > best.change.before):
+            continue
+        if kind.q == pace_levels.MIDDLE and not pace_levels.has_bulk(kind.values[one.past:one.change.at]):
             continue
         if one.change.growth >= _needed(window, kind, one, p) and not _alternates(window, kind, one, p):
             best = one
@@ -307,6 +312,11 @@ def _needed(window: Window, kind: _Kind, one: Drop, p: Params) -> float:
     young = p.young_drop * max(0.0, 1.0 - past / p.full_past_seconds)
     error = found.error / found.before
     return max(p.drop + error, young, p.sigmas * error, p.sigmas * one.restless, p.wander * found.wander + p.above_past)
+
+
+def _margin(window: Window, one: _Told, p: Params) -> float:
+    """How far the drop that is told stands out, 1 = as far as is asked for; 0 for none."""
+    return 0.0 if one.drop is None else one.drop.change.growth / _needed(window, one.kind, one.drop, p)
 
 
 def _alternates(window: Window, kind: _Kind, one: Drop, p: Params) -> bool:
@@ -438,22 +448,12 @@ def _differ_in_power(drew: Floats, names: list[str], before: Ints, after: Ints, 
         return True
     nodes = [np.array(names) == name for name in dict.fromkeys(names)]
     parts = np.stack([stats.median(drew[:, mine], axis=1) for mine in nodes], axis=1) if len(nodes) >= 3 else drew
+    least = p.alike_power / np.sqrt(parts.shape[1] - 1)  # of a few parts it is by luck that they were more alike
     for rows in POWER_ROWS:
-        old, new = _scatter_of_power(parts, before, rows), _scatter_of_power(parts, after, rows)
+        old, new = max(mean_power.scatter(parts, before, rows), least), mean_power.scatter(parts, after, rows)
         if new >= p.apart_power * old and np.sqrt(max(0.0, new**2 - old**2)) >= p.of_growth_power * growth:
             return True
     return False
-
-
-def _scatter_of_power(drew: Floats, rows: Ints, over: int) -> float:
-    """Robust sigma of how parts (float64[tick, part], watts) differ from each other at a moment, each as a share of its own level in
-    these rows. over: of the means of so many rows. NaN where it is not known."""
-    apart = np.full(drew.shape, np.nan)
-    apart[rows] = stats.ratio(drew[rows], stats.median(drew[rows])[None, :])
-    apart -= stats.median(apart, axis=1)[:, None]
-    means = np.lib.stride_tricks.sliding_window_view(apart, over, axis=0).mean(axis=-1)
-    known = means[~np.isnan(means)]
-    return stats.MAD_TO_SIGMA * float(np.median(np.abs(known))) if len(known) else float("nan")
 
 
 def _more_in_a_step(values: Floats, before: Ints, after: Ints, growth: float, p: Params) -> bool:
@@ -463,8 +463,10 @@ def _more_in_a_step(values: Floats, before: Ints, after: Ints, growth: float, p:
     did = did[~np.isnan(did)] - 1.0
     if len(did) < 3:
         return False
-    error = 1.25 * stats.MAD_TO_SIGMA * float(np.median(np.abs(did - np.median(did)))) / np.sqrt(len(did))
-    return float(np.median(did)) >= max(p.of_math * growth, p.math_sigmas * error)
+    own = 1.25 * stats.MAD_TO_SIGMA * float(np.median(np.abs(did - np.median(did)))) / np.sqrt(len(did))
+    # All of them are read in about the same moment of a step: more GPUs know no better how busy they are on average, more readings do.
+    moments = [stats.error_of_median(stats.median(values[rows], axis=1)) * np.sqrt(2) for rows in (before, after)]  # every second one is repeated
+    return float(np.median(did)) >= max(p.of_math * growth, p.math_sigmas * float(np.hypot(own, np.hypot(*moments))))
 
 
 def _differ_more(values: Floats, before: Ints, after: Ints, least: float, p: Params) -> bool:

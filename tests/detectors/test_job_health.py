@@ -203,8 +203,29 @@ def saved_in_the_background() -> Cluster:
     return saves(by_log(20, 15.0, 80), (95, 1380, "saving"))
 
 
-NOT_STALE = [never_saved, saves_go_on, hangs_without_saving, long_pause_then_steps, just_started_again,
-             saves_less_often_since_its_start, one_failed_save, saved_in_the_background]
+def shown_too(cluster: Cluster, *changes: tuple[int, int]) -> Cluster:
+    """changes: tick from which on the ranks show a save, and its step."""
+    newest = np.full(cluster.ticks, 900.0)
+    for tick, step in changes:
+        newest[tick:] = step
+    return all_ranks(cluster, "rank.last_checkpoint_step", newest)
+
+
+def told_twice(took: float = 2.0, finishes: bool = True) -> Cluster:
+    """Since a start two saves of a log, one of them out of turn, which the ranks show a little later with the step that was really saved."""
+    c = small()
+    c.events.append(Event(at(40), TARGET, "job_phase", {"phase": "start", "source": "log"}))
+    for tick, step in ((60, 1240), (69, 1270)):
+        saves(c, (tick, step, "saving"), *([(tick + took, step, "saved")] if finishes else []))
+    return shown_too(c, (61 + int(took), 1243), (70 + int(took), 1272))
+
+
+def told_twice_by_a_log_without_ends() -> Cluster:
+    return told_twice(5.0, False)
+
+
+NOT_STALE = [told_twice, told_twice_by_a_log_without_ends, never_saved, saves_go_on, hangs_without_saving, long_pause_then_steps,
+             just_started_again, saves_less_often_since_its_start, one_failed_save, saved_in_the_background]
 
 
 @pytest.mark.parametrize("make", NOT_STALE, ids=lambda f: f.__name__)
@@ -241,6 +262,14 @@ def test_a_slow_save_is_told_while_it_goes_on(phase: str, said: dict[str, str]) 
     c.signals["rank.step"][81:] = np.nan
     window = c.window(98)
     assert faulty("checkpoint_stale", replace(window, jobs=tuple(replace(job, phase=phase) for job in window.jobs))) == said
+
+
+def test_what_the_ranks_show_goes_on_where_the_log_ends() -> None:
+    """Saves that only the ranks show count though the log told of those before, and are late when they end."""
+    c = shown_too(by_log(10, 1.0, 30), (7, 1022), (17, 1062), (27, 1102), (36, 1142), (46, 1182), (56, 1222), (66, 1262))
+    c.without = ()
+    assert faulty("checkpoint_stale", c.window(82)) == {}
+    assert faulty("checkpoint_stale", c.window(99)) == {f"job:{JOB}/": "stale"}
 
 
 # --- job_crash_loop ---------------------------------------------------------------------------------------------------

@@ -348,6 +348,25 @@ def test_energy_tells_who_is_waited_for(draws: Callable[[Cluster], np.ndarray], 
     assert (says(throughput_drop, seen), f"job:{JOB}/" in clear(throughput_drop, seen)) == ([f"job:{JOB}/"] if slow else [], not slow)
 
 
+@pytest.mark.parametrize(("before", "after", "differ"), [(0.0006, 0.002, False), (0.0006, 0.005, True), (0.002, 0.005, True)])
+def test_nodes_that_were_alike_by_luck_are_no_measure(before: float, after: float, differ: bool) -> None:
+    """Counters that are read at other moments of a step differ by a tenth of a percent: of three nodes it is by luck that they did by less."""
+    rng, names = np.random.default_rng(1), [f"n{i // 8}" for i in range(24)]
+    apart = np.concatenate([rng.normal(0, before, (20, 3)), rng.normal(0, after, (28, 3))])
+    rows = np.arange(48)
+    drew = 600.0 * (1 + np.repeat(apart, 8, axis=1))
+    assert throughput_drop._differ_in_power(drew, names, rows[:20], rows[20:], 0.075, throughput_drop.Params()) is differ
+
+
+@pytest.mark.parametrize(("together", "more"), [(0.0, True), (0.06, False)], ids=["each alone", "all at once"])
+def test_readings_of_one_moment_are_one(together: float, more: bool) -> None:
+    """GPUs of a job are read in about the same moment of a step: all of them seem busier where a few more readings fell on computing."""
+    rng, rows = np.random.default_rng(5), np.arange(60)
+    moments = np.tile([-together, together], 30) * (1 + 0.01 * rng.normal(0, 1, 60))
+    values = 0.4 * (1 + moments[:, None]) * np.where(rows < 24, 1.0, 1.05)[:, None] * (1 + 0.01 * rng.normal(0, 1, (60, 24)))
+    assert throughput_drop._more_in_a_step(values, rows[:24], rows[24:], 0.15, throughput_drop.Params()) is more
+
+
 def test_mean_power_lies_between_the_readings_of_the_counter() -> None:
     """A counter that exporters repeat, a row that is missing, and no counter."""
     c = Cluster(ticks=12)

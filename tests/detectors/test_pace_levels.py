@@ -62,7 +62,7 @@ def spells(share: float, *spans: tuple[int, int]) -> Floats:
 
 def test_each_level_is_told() -> None:
     """Slow, well again, and slower: four levels within a few values."""
-    found = pace_levels.levels(spells(0.3, (30, 60), (95, 120)), 12, False)
+    found = pace_levels.levels(spells(0.3, (30, 60), (95, 120)), 12, pace_levels.EDGE)
     assert [round(one.value / 3.2, 1) for one in found] == [1.0, 1.3, 1.0, 1.3]
     assert np.abs(np.array([one.start for one in found]) - [0, 30, 60, 95]).max() <= 4
 
@@ -99,6 +99,32 @@ def test_noise_is_no_drop(noise: Callable[[int, int], Floats], seed: int) -> Non
     assert says(throughput_drop, of_steps(noise(700, seed))) == []
 
 
+def means_of_five(seed: int, slow: float, n: int = 55, at: int = 19) -> Floats:
+    """A log's lines, one for five steps, the job slower by `slow` from the line `at` on."""
+    return np.asarray(tailed(5 * n, seed).reshape(n, 5).mean(axis=1) * np.where(np.arange(n) >= at, 1 + slow, 1.0))
+
+
+@pytest.mark.parametrize(("slow", "least", "most"), [(0.08, 11, 12), (0.0, 0, 0)])
+def test_a_short_past_of_means_is_enough(slow: float, least: int, most: int) -> None:
+    """A log's means of five steps, five minutes of them before the drop: their quantile is known in the middle of the bulk."""
+    assert least <= sum(says(throughput_drop, job_of(means_of_five(seed, slow))) == FOUND for seed in range(12)) <= most
+
+
+def test_steps_without_a_bulk_have_no_middle_of_it() -> None:
+    """Healthy steps lie close together with a tail above, single or as means; those of noise alone lie as far apart below as above."""
+    assert [pace_levels.has_bulk(values) for values in (tailed(60, 1), means_of_five(2, 0.0), rough(60, 3))] == [True, True, False]
+
+
+def test_single_steps_are_asked_about_the_time_of_the_drop() -> None:
+    """What single steps did before the drop that means show, and not what they did over the whole time, of which most may be since then."""
+    steps, rows = np.where(np.arange(60) < 20, 3.2, 3.45), np.arange(60)
+    change = pace_levels.Change(20, 3.2, 3.45, 0.01, 3.2, 3.45)
+    told = [throughput_drop._Told(throughput_drop._Kind(steps if slow else np.full(60, 3.45), rows, q), drop, 12, 0.0, 0.0)
+            for slow, q, drop in ((True, pace_levels.EDGE, None), (False, pace_levels.EDGE, None),
+                                  (True, None, pace_levels.Drop(change, 20, 0, (), 0.0)))]
+    assert [throughput_drop._denied(single, told[2], throughput_drop.Params()) for single in told[:2]] == [False, True]
+
+
 @pytest.mark.parametrize(("leads", "said"), [(True, []), (False, FOUND)], ids=["some work on", "all wait alike"])
 def test_who_works_on_while_the_others_wait(leads: bool, said: list[str]) -> None:
     """Only GPUs show it: some expert's has as much to do as before, another one after some minutes; a slow network lets all wait."""
@@ -125,3 +151,10 @@ def test_a_profiler_that_has_just_ended_is_not_forgotten() -> None:
     for name in ("gpu.tensor_active_ratio", "gpu.graphics_active_ratio"):
         c.put(name, np.nan, AT, AT + 19, range(8, 16))
     assert says(straggler, window(work_more(c, 11, AT, 1.2, AT + 19), AT + 20)) == []
+
+
+def test_what_shows_the_present_drop_best_tells_when_it_began() -> None:
+    """A slow spell that is over, and since the 95th tick a slope by half: the drop is the slope, also where levels of single steps run into one."""
+    values = spells(0.13, (30, 65)) * (1 + 0.55 * np.clip((np.arange(120) - 95) / 20, 0, 1))
+    found = [v for v in throughput_drop.judge(job_of(values), throughput_drop.Params()) if v.state == "faulty"]
+    assert [v.onset_at is not None and v.onset_at >= START + 80 * 15_000 for v in found] == [True]
