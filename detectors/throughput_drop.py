@@ -10,7 +10,7 @@ straggler, or uneven work, and that is other detectors' to say. Where it does no
 that each drew, which tells who waited to a fraction of a percent, else by single readings: sequences of uneven length
 keep another rank's GPU busy longest in each step, so since the change the GPUs differ more from each other, each time others,
 while a slowdown of everybody leaves them as alike as they were. A slowdown that all jobs of the site share at one moment
-is no job's.
+is no job's (`company`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Verdict
 from core.window import Window
-from detectors import job_pace, log_rules, mean_power, pace_levels, shared, stats
+from detectors import company, job_pace, log_rules, mean_power, pace_levels, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.pace_levels import Drop
 from detectors.stats import Bools, Ints
@@ -41,7 +41,6 @@ PRESENT_GAPS = 6  # that tell how far apart values are now; a pause among them i
 MINUTE_ROWS = 4  # readings so far apart are new ones: exporters read the GPUs every 10 to 60 s
 # The judgement waits for the rest of the five minutes. Pauses (checkpoints, evaluations) say nothing: they freeze the finding.
 HOLD = Hold(on=6, of=7, off=8, expire=240)
-SMALL_DROP, SMALL_TIMES = 0.06, 3
 RULE_SEVERITY = 0.3  # of slowness by a rule of the user's over the job's log
 
 
@@ -129,6 +128,7 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     slow: list[_Slow] = []
     slowing: list[_Slowing] = []
     out: list[Verdict] = []
+    steady: list[Pace] = []
     for job in window.jobs:
         pace = job_pace.read(window, job)
         if pace is None:
@@ -140,24 +140,19 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             slowing.append(word)
         elif word is not None:
             out.append(word)
-    if not _together(slow, slowing, params) or out:
-        out += [_verdict(window, one) for one in slow]
+            steady += [pace] if word.reason == "clear" else []
+    out += [_verdict(window, one) for one in slow if not _of_the_site(window, one, slow, slowing, steady, params)]
     return log_rules.added(out, window, FAULT, log_rules.SLOW, RULE_SEVERITY)
 
 
-def _together(slow: list[_Slow], slowing: list[_Slowing], p: Params) -> bool:
-    """Two or more jobs slow down at one moment. Of them one is sure before the others are: those that are on their way count, too,
-    unless it is known that they began at another time."""
-    if not slow:
-        return False
-    onsets = [one.onset for one in slow]
-    growth = max(one.change.growth for one in slow)
-    # Of a slowness that hardly stands out of the noise the beginning is not known to the minute.
-    reach = int(p.together_seconds * 1000 * (SMALL_TIMES if growth < SMALL_DROP else 1))
-    first, last = min(onsets), max(onsets)
-    least = p.partner * growth
-    others = [o for o in slowing if o.by >= least and (o.onset is None or last - reach <= o.onset <= first + reach)]
-    return len(slow) + len(others) >= 2 and last - first <= reach
+def _of_the_site(window: Window, one: _Slow, slow: list[_Slow], slowing: list[_Slowing], steady: list[Pace], p: Params) -> bool:
+    """Others slow down with it, or the fabric is crowded. steady: of jobs that are as fast as before. One that was there before that
+    moment tells that not all slow down; one that began later tells nothing."""
+    growth, onsets = max(each.change.growth for each in slow), [each.onset for each in slow]
+    least, late = p.partner * growth, [each.onset for each in slowing if each.by >= p.partner * growth]
+    there = any((window.times[pace.rows] < one.onset).sum() >= pace_levels.LEAST for pace in steady)
+    together = not there and (company.at_once(onsets, late, growth, p.together_seconds) or company.slowed_too(window, one.job, one.onset, least))
+    return together or company.crowded(window, one.job, one.onset)
 
 
 def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | _Slowing | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
-from detectors import throughput_drop
+from detectors import company, throughput_drop
 from pipeline.detect import DetectLoop
 from tests.contract.windows import START, STEP, Cluster
 from tests.detectors.test_job_speed import AT, PARTS_OF_A_STEP, settle, timed, window
@@ -78,5 +75,4 @@ def test_four_long_steps_open_nothing() -> None:
     (0.2, 2, True), (0.2, 6, False), (0.04, 6, True), (0.04, 12, False)])
 def test_jobs_slow_down_together_as_far_as_their_beginnings_are_known(growth: float, minutes: float, together: bool) -> None:
     """Of a slowness of some per cent the beginning is known to several minutes, of a plain one to three."""
-    jobs: list[Any] = [SimpleNamespace(change=SimpleNamespace(growth=growth), onset=round(60_000 * at)) for at in (0, minutes)]
-    assert throughput_drop._together(jobs, [], throughput_drop.Params()) is together
+    assert company.at_once([0, round(60_000 * minutes)], [], growth, throughput_drop.Params().together_seconds) is together

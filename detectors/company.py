@@ -1,0 +1,80 @@
+"""What the rest of the site did at the moment when a job got slower: other jobs, and the fabric outside of it.
+
+A slowdown that jobs share is no job's. That is plain while all of them go on; one that ended or began anew since then has no
+present to be judged by, but the window still holds what its steps took before that moment and after it. And where the ports of
+nodes outside of the job are held back more than before (much traffic meets on the fabric), what it waits for is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.types import JobState
+from core.window import Window
+from detectors import ports, shared, stats
+from detectors.leaf_congestion import MARKS, WAITS
+from detectors.stats import Bools
+
+# Before the moment and after it; the moment itself is known to a minute.
+SPAN_MS, AROUND_MS, LEAST_ROWS = 600_000, 60_000, 4
+SMALL, SMALL_TIMES = 0.06, 3  # of a slowness that hardly stands out of the noise the beginning is not known to the minute
+SAMPLE = 16  # ranks of a job that tell its pace
+PACES = (("rank.step_seconds", 1.0), ("rank.tokens_per_second", -1.0))
+# Ports held back so many times as often as before (a mark or a tick a second is none), half of those outside, of two nodes at least.
+MORE, LEAST_MARKS, MOST_PORTS, NODES = 3.0, 10.0, 0.5, 2
+
+
+def at_once(onsets: Sequence[int], late: Sequence[int | None], growth: float, seconds: float) -> bool:
+    """Whether two or more jobs slow down within so many seconds. onsets: ms, of those that are sure, late: of those that are on their way,
+    which count unless it is known that they began at another time. growth: the greatest of them."""
+    reach, first, last = round(1000 * seconds * (SMALL_TIMES if growth < SMALL else 1)), min(onsets), max(onsets)
+    others = [at for at in late if at is None or last - reach <= at <= first + reach]
+    return len(onsets) + len(others) >= 2 and last - first <= reach
+
+
+def slowed_too(window: Window, job: JobState, onset: int, least: float) -> bool:
+    """Whether any other job took longer for its steps by `least` (a ratio) after `onset` (ms) than before it, whatever became of it."""
+    before, after = _rows(window, onset)
+    if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS:
+        return False
+    return any(_longer(window, one, before, after) >= least for one in window.jobs if one.id != job.id and one.ranks)
+
+
+def _rows(window: Window, onset: int) -> tuple[Bools, Bools]:
+    away = np.asarray(window.times, np.int64) - onset
+    return (away >= -SPAN_MS) & (away <= -AROUND_MS), (away >= AROUND_MS) & (away <= SPAN_MS)
+
+
+def _longer(window: Window, job: JobState, before: Bools, after: Bools) -> float:
+    """By how much of its time before a step took longer after; -1 where that is not known."""
+    some = np.array(job.ranks, np.int64)[:: max(1, -(-len(job.ranks) // SAMPLE))]
+    for signal, power in PACES:
+        if signal not in window.blocks:
+            continue
+        pace = stats.median(np.where(window.values(signal)[:, some] > 0, window.values(signal)[:, some], np.nan), axis=1)
+        old, new = pace[before & ~np.isnan(pace)], pace[after & ~np.isnan(pace)]
+        if len(old) >= LEAST_ROWS and len(new) >= LEAST_ROWS:
+            return float((np.median(new) / np.median(old)) ** power) - 1.0
+    return -1.0
+
+
+def crowded(window: Window, job: JobState, onset: int) -> bool:
+    """Whether most ports of the nodes outside the job are held back more after `onset` (ms) than before it."""
+    before, after = _rows(window, onset)
+    nics = window.of_kind("nic")
+    if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS or not len(nics):
+        return False
+    outside = ports.is_rdma(window) & shared.loud(window, nics) & ~shared.of_nodes(nics, set(job.nodes))
+    columns = np.flatnonzero(outside)
+    for signal in (MARKS, WAITS) if len(columns) else ():
+        if signal not in window.blocks:
+            continue
+        values = window.values(signal)[:, columns]
+        old, new = stats.median(values[before], axis=0), stats.median(values[after], axis=0)
+        more = stats.above(new, np.fmax(LEAST_MARKS, MORE * old)) & ~np.isnan(old)
+        known = ~np.isnan(old + new)
+        if more.sum() > MOST_PORTS * max(1, known.sum()) and len({nics[columns[e]].node for e in np.flatnonzero(more).tolist()}) >= NODES:
+            return True
+    return False
