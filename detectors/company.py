@@ -34,12 +34,14 @@ def at_once(onsets: Sequence[int], late: Sequence[int | None], growth: float, se
     return len(onsets) + len(others) >= 2 and last - first <= reach
 
 
-def slowed_too(window: Window, job: JobState, onset: int, least: float) -> bool:
-    """Whether any other job took longer for its steps by `least` (a ratio) after `onset` (ms) than before it, whatever became of it."""
+def changes(window: Window, job: JobState, onset: int) -> list[float]:
+    """By how much of their time each other job's steps took longer after `onset` (ms) than before it, whatever became of the job;
+    without those of which one side is not known."""
     before, after = _rows(window, onset)
     if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS:
-        return False
-    return any(_longer(window, one, before, after) >= least for one in window.jobs if one.id != job.id and one.ranks)
+        return []
+    found = (_longer(window, one, before, after) for one in window.jobs if one.id != job.id and one.ranks)
+    return [by for by in found if by is not None]
 
 
 def _rows(window: Window, onset: int) -> tuple[Bools, Bools]:
@@ -47,8 +49,8 @@ def _rows(window: Window, onset: int) -> tuple[Bools, Bools]:
     return (away >= -SPAN_MS) & (away <= -AROUND_MS), (away >= AROUND_MS) & (away <= SPAN_MS)
 
 
-def _longer(window: Window, job: JobState, before: Bools, after: Bools) -> float:
-    """By how much of its time before a step took longer after; -1 where that is not known."""
+def _longer(window: Window, job: JobState, before: Bools, after: Bools) -> float | None:
+    """By how much of its time before a step took longer after."""
     some = np.array(job.ranks, np.int64)[:: max(1, -(-len(job.ranks) // SAMPLE))]
     for signal, power in PACES:
         if signal not in window.blocks:
@@ -57,7 +59,7 @@ def _longer(window: Window, job: JobState, before: Bools, after: Bools) -> float
         old, new = pace[before & ~np.isnan(pace)], pace[after & ~np.isnan(pace)]
         if len(old) >= LEAST_ROWS and len(new) >= LEAST_ROWS:
             return float((np.median(new) / np.median(old)) ** power) - 1.0
-    return -1.0
+    return None
 
 
 def crowded(window: Window, job: JobState, onset: int) -> bool:

@@ -128,7 +128,6 @@ def judge(window: Window, params: Params) -> list[Verdict]:
     slow: list[_Slow] = []
     slowing: list[_Slowing] = []
     out: list[Verdict] = []
-    steady: list[Pace] = []
     for job in window.jobs:
         pace = job_pace.read(window, job)
         if pace is None:
@@ -140,19 +139,19 @@ def judge(window: Window, params: Params) -> list[Verdict]:
             slowing.append(word)
         elif word is not None:
             out.append(word)
-            steady += [pace] if word.reason == "clear" else []
-    out += [_verdict(window, one) for one in slow if not _of_the_site(window, one, slow, slowing, steady, params)]
+    out += [_verdict(window, one) for one in slow if not _of_the_site(window, one, slow, slowing, params)]
     return log_rules.added(out, window, FAULT, log_rules.SLOW, RULE_SEVERITY)
 
 
-def _of_the_site(window: Window, one: _Slow, slow: list[_Slow], slowing: list[_Slowing], steady: list[Pace], p: Params) -> bool:
-    """Others slow down with it, or the fabric is crowded. steady: of jobs that are as fast as before. One that was there before that
-    moment tells that not all slow down; one that began later tells nothing."""
+def _of_the_site(window: Window, one: _Slow, slow: list[_Slow], slowing: list[_Slowing], p: Params) -> bool:
+    """Others slow down with it, and none is known that went on as fast as before; or the fabric is crowded. That another job is no drop
+    by itself is no proof: of a few percent its noise hides as much."""
     growth, onsets = max(each.change.growth for each in slow), [each.onset for each in slow]
     least, late = p.partner * growth, [each.onset for each in slowing if each.by >= p.partner * growth]
-    there = any((window.times[pace.rows] < one.onset).sum() >= pace_levels.LEAST for pace in steady)
-    together = not there and (company.at_once(onsets, late, growth, p.together_seconds) or company.slowed_too(window, one.job, one.onset, least))
-    return together or company.crowded(window, one.job, one.onset)
+    others = company.changes(window, one.job, one.onset)
+    if all(by >= least for by in others) and (others or company.at_once(onsets, late, growth, p.together_seconds)):
+        return True
+    return company.crowded(window, one.job, one.onset)
 
 
 def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | _Slowing | None:

@@ -30,9 +30,9 @@ def half_of(cluster: Cluster, healthy: Cluster, upto: int = AT + 30, later: Call
 
 def gone(signals: dict[str, np.ndarray]) -> None:
     """Job b tells nothing any more from 15 ticks before the end on."""
-    for name in signals:
+    for name, values in signals.items():
         if name.startswith("rank."):
-            signals[name][AT + 15:, 16:] = np.nan
+            values[AT + 15:, 16:] = np.nan
 
 
 @pytest.mark.parametrize(("other", "later", "said"), [
@@ -44,13 +44,14 @@ def test_a_job_that_ended_since_then_still_tells_what_it_did(other: Callable[[],
     assert says(throughput_drop, half_of(everybody(timed()), other(), later=later)) == said
 
 
-@pytest.mark.parametrize(("before", "after", "known"), [(40.0, 60.0, True), (40.0, 42.0, False), (40.0, np.nan, False), (np.nan, 60.0, False)])
-def test_who_slowed_down_at_the_moment(before: float, after: float, known: bool) -> None:
-    """By a tenth at least; a job of which one side of the moment is not told is nobody's company."""
+@pytest.mark.parametrize(("before", "after", "by"), [(40.0, 60.0, [0.5]), (40.0, 41.0, [0.025]), (40.0, np.nan, []), (np.nan, 60.0, [])])
+def test_by_how_much_others_slowed_down_at_the_moment(before: float, after: float, by: list[float]) -> None:
+    """A job of which one side of the moment is not told is nobody's company."""
     c = timed()
-    c.put("rank.step_seconds", before, 0, AT, range(16, 32)).put("rank.step_seconds", after, AT, None, range(16, 32))
+    for name in ("rank.step_seconds", "rank.tokens_per_second") if np.isnan(before + after) else ("rank.step_seconds",):
+        c.put(name, before, 0, AT, range(16, 32)).put(name, after, AT, None, range(16, 32))
     seen = half_of(c, c)
-    assert company.slowed_too(seen, seen.jobs[0], MOMENT, 0.1) is known
+    assert company.changes(seen, seen.jobs[0], MOMENT) == pytest.approx(by)
 
 
 def crowd(signal: str, value: float, columns: range, nodes: tuple[str, ...]) -> bool:
