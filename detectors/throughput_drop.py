@@ -144,14 +144,16 @@ def judge(window: Window, params: Params) -> list[Verdict]:
 
 
 def _of_the_site(window: Window, one: _Slow, slow: list[_Slow], slowing: list[_Slowing], p: Params) -> bool:
-    """Others slow down with it, and none is known that went on as fast as before; or the fabric is crowded. That another job is no drop
-    by itself is no proof: of a few percent its noise hides as much."""
+    """Most others slow down with it, or the fabric is crowded. That another job is no drop by itself is no proof: of a few percent its
+    noise hides as much."""
     growth, onsets = max(each.change.growth for each in slow), [each.onset for each in slow]
     least, late = p.partner * growth, [each.onset for each in slowing if each.by >= p.partner * growth]
     others = company.changes(window, one.job, one.onset)
-    if all(by >= least for by in others) and (others or company.at_once(onsets, late, growth, p.together_seconds)):
-        return True
-    return company.crowded(window, one.job, one.onset)
+    if others:
+        together = float(np.median(others)) >= least
+    else:
+        together = company.at_once(onsets, late, growth, p.together_seconds)
+    return together or company.crowded(window, one.job, one.onset)
 
 
 def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict | _Slow | _Slowing | None:
