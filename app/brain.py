@@ -25,6 +25,8 @@ from pipeline.changes import LabelChanges
 from pipeline.checkpoints import Checkpoints
 from pipeline.coverage import Coverage
 from pipeline.detect import Changes, DetectLoop
+from pipeline.drift import DriftReport
+from pipeline.drift_told import DriftBook
 from pipeline.facts import WindowFacts
 from pipeline.gauge_xids import gauge_xids
 from pipeline.goodput import Goodput
@@ -78,6 +80,8 @@ class Brain:
         self.engine = engine
         self.herald = Herald(routes, self.telemetry, labels_of)
         self.silences = SilenceBook()
+        self.drift = DriftBook()
+        self.drift_report: DriftReport | None = None  # the newest; somebody else makes it, each hour
         self.plugins = dict(plugins)
         self._coverage = Coverage(plugins, self.telemetry)
         self._events: list[Event] = []
@@ -126,7 +130,7 @@ class Brain:
             findings=(*changes.opened, *changes.updated, *changes.ended),
             incidents=tuple({i.id: i for _, i in told}.values()),
             actions=tuple(actions),
-            outbox=self._tell(at, told, actions),
+            outbox=self._tell(at, [*told, *self.drift.update(at, self.drift_report)], actions),
             records=tuple(records),
             state=self.dump() if self.keeps_state else None,
             parts=parts,
@@ -137,7 +141,11 @@ class Brain:
         self._measure_nodes(window)
         if changed:  # the next window has them
             self.feed(Batch("changes", 1, 0, at, (), (), changed))
-        return Ticked(commit, window, changed, self.herald.standing(self.book.open()))
+        return Ticked(commit, window, changed, self.standing())
+
+    def standing(self) -> dict[str, tuple[Incident, ...]]:
+        """By notifier what it has to keep firing: incidents and tickets of drift."""
+        return self.herald.standing((*self.book.open(), *self.drift.open()))
 
     def _called_wrong(self, at: int) -> list[tuple[str, Incident]]:
         """Closes what people said is no fault."""
@@ -191,7 +199,7 @@ class Brain:
 
     def _tell(self, at: int, told: Sequence[tuple[str, Incident]], actions: Sequence[tuple[Action, Outcome]]) -> tuple[Outbound, ...]:
         acks = {mark.incident: mark.actor for mark in self.marks.all() if mark.word == "acknowledge"}
-        return self.herald.tell(Tidings(at, told, self.book.open(), self.marks.silences(at),
+        return self.herald.tell(Tidings(at, told, (*self.book.open(), *self.drift.open()), self.marks.silences(at),
                                         lambda one: self.silences.holds(one, at), acks, actions))
 
     def _measure(self, at: int) -> None:
@@ -235,7 +243,7 @@ class Brain:
         """What a restart needs, as opaque texts that are committed with the tick."""
         self.past_asked = past.asked(self.ring, self.past_asked)
         state = {"loop": self.loop.dump(), "book": self.book.dump(), "marks": self.marks.dump(), "changes": self.changes.dump(),
-                 "checkpoints": self.checkpoints.dump(), "herald": self.herald.dump(), "silences": self.silences.dump(),
+                 "checkpoints": self.checkpoints.dump(), "herald": self.herald.dump(), "silences": self.silences.dump(), "drift": self.drift.dump(),
                  "goodput": self.goodput.dump(), past.STATE: json.dumps(self.past_asked)}
         if self.engine is not None:
             state["engine"] = self.engine.dump()
@@ -251,7 +259,7 @@ class Brain:
         self.parts.load(parts, now)
         for key, part in (("loop", self.loop), ("book", self.book), ("marks", self.marks), ("changes", self.changes),
                           ("checkpoints", self.checkpoints), ("goodput", self.goodput), ("herald", self.herald),
-                          ("silences", self.silences)):
+                          ("silences", self.silences), ("drift", self.drift)):
             text = state(key)
             if text:
                 part.load(text)

@@ -177,7 +177,7 @@ class Owner:
         self.heartbeat = Heartbeat(config.heartbeat, self.lags, self.telemetry, config.resolve)
         self.outbox = OutboxThread(self.store, self.writer, notifiers, self.telemetry, routes, os.getpid(), self.heartbeat.well,
                                    self.now_ms)
-        self.outbox.stands(self.store.last_tick() or 0, self.brain.herald.standing(self.brain.open_incidents()))
+        self.outbox.stands(self.store.last_tick() or 0, self.brain.standing())
         self.silence_watch = SilenceWatch(notifiers, self.brain.silences, self.telemetry, self.now_ms)
         recall_callbacks(self.hands.door, self.store, self.store.last_tick())
         self.ticker = Ticker(self)
@@ -296,7 +296,8 @@ class Owner:
         while True:
             await asyncio.sleep(SLOW_LOOK_SECONDS)
             try:
-                await asyncio.to_thread(self.drift.look)
+                if await asyncio.to_thread(self.drift.look):
+                    self.brain.drift_report = self.drift.report
                 if await asyncio.to_thread(self.odd.look):
                     self.brain.odd = self.odd.keys()
             except Exception:  # what only informs must not end the watching, nor end for good itself

@@ -16,15 +16,17 @@ _HERE = Path(__file__).resolve()
 FOLDERS = (_HERE.parent / "fault_pages", _HERE.parents[1] / "docs" / "faults")
 SECTIONS = ("What it means", "How Greylag sees it", "Confirm by hand", "Act", "Return to service")
 INDEX = "README"
+OTHERS = {"slow_drift": "../drift.md"}  # what alerts are about besides
 
 
 @cache
 def runbook(fault: str) -> str | None:
-    """The page of a fault in Markdown (`README`: the list of all); None where the name is no fault or its page is missing."""
-    if fault != INDEX and fault not in faults():
+    """The page of a fault in Markdown (`README`: the list of all; `slow_drift`: of what tickets of drift are about); None where the name
+    is no fault or its page is missing."""
+    if fault not in (INDEX, *faults(), *OTHERS):
         return None
     for folder in FOLDERS:
-        path = folder / f"{fault}.md"
+        path = folder / OTHERS.get(fault, f"{fault}.md")
         if path.is_file():
             return path.read_text(encoding="utf-8")
     return None

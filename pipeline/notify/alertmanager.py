@@ -56,7 +56,7 @@ def labels_of(one: Incident) -> dict[str, str]:
 
 def annotations_of(one: Incident, links: Mapping[str, str], note: str = "") -> dict[str, str]:
     """Text for people, with the incident's id and links to its page and the fault's."""
-    found = {"incident": one.id, "summary": f"{one.fault} on {words.place(one)}: {words.meaning(one.fault)}",
+    found = {"incident": one.id, "summary": f"{one.fault} on {words.place(one)}: {words.meaning(one)}",
              "description": "; ".join(words.evidence_of(one)), "confidence": f"{one.confidence:.2f}", "scope": one.scope,
              "state": one.state, "reason": one.reason, "jobs": ",".join(one.jobs), "note": note,
              "link": words.page_link(one, links), "runbook_url": words.runbook_link(one, links)}

@@ -49,7 +49,7 @@ def labels_of(one: Incident) -> dict[str, str]:
 def annotations_of(one: Incident, links: Mapping[str, str], note: str = "") -> dict[str, str]:
     """Text for people, rendered from the incident's own numbers."""
     found = {
-        "summary": f"{one.fault} on {words.place(one)}: {words.meaning(one.fault)}",
+        "summary": f"{one.fault} on {words.place(one)}: {words.meaning(one)}",
         "description": "; ".join(words.evidence_of(one)),
         "confidence": f"{one.confidence:.2f}",
         "state": one.state,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from core.faults import faults
 from core.targets import CLOSED_STATES
 from core.types import Incident, Notice
+from pipeline.drift_told import DRIFT
 from pipeline.runbooks import runbook_url
 
 EVIDENCE_SHOWN = 4
@@ -39,10 +40,11 @@ def evidence_of(one: Incident) -> list[str]:
             for e in one.evidence[:EVIDENCE_SHOWN]]
 
 
-def meaning(fault: str) -> str:
-    """What the fault means, in a line."""
-    known = faults().get(fault)
-    return known.means if known is not None else fault
+def meaning(one: Incident) -> str:
+    """What its fault means, in a line; of a slow drift what drifts where, and the days to go."""
+    known = faults().get(one.fault)
+    own = next((e.text for e in one.evidence if e.text), None) if one.fault == DRIFT else None
+    return own or (known.means if known is not None else one.fault)
 
 
 def ended(one: Incident) -> bool:
@@ -58,7 +60,7 @@ def summary(notice: Notice) -> str:
     tag = {"page": "", "ticket": "[ticket] ", "log": "[log] "}.get(one.klass, "")
     news = NEWS.get(notice.event, notice.event)
     by = f" by {notice.actor}" if notice.actor else ""
-    return f"{tag}{one.fault} on {place(one)} {news}{by}: {meaning(one.fault)}"
+    return f"{tag}{one.fault} on {place(one)} {news}{by}: {meaning(one)}"
 
 
 def _storm(notice: Notice) -> str:
@@ -80,14 +82,15 @@ def members(notice: Notice) -> list[str]:
 
 def page_link(one: Incident, links: Mapping[str, str]) -> str:
     """The incident's page in the explorer; where there is none its document in the API."""
-    if links.get("explorer_url"):
+    if links.get("explorer_url") and one.fault != DRIFT:
         return f"{links['explorer_url'].rstrip('/')}/incident?incident={one.id}"
     return api_link(one, links)
 
 
 def api_link(one: Incident, links: Mapping[str, str]) -> str:
-    """The incident's document in the API."""
-    return f"{links.get('external_url', '').rstrip('/')}/api/greylag/v1/incidents/{one.id}"
+    """The incident's document in the API; of a drift, which is no incident, the list that it stands in."""
+    base = f"{links.get('external_url', '').rstrip('/')}/api/greylag/v1"
+    return f"{base}/drift" if one.fault == DRIFT else f"{base}/incidents/{one.id}"
 
 
 def runbook_link(one: Incident, links: Mapping[str, str]) -> str:
