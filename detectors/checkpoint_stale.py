@@ -41,7 +41,8 @@ class Params:
     while the training went on. slow_times: a save that takes so many times its usual time, slow_longest: and so many times
     the longest, slow_seconds: and so many seconds more, slow_saves: so many times in a row; where only saves_few are known from
     before, slow_times_few times. moving_seconds, moving_steps:
-    a job that has made no step for so long, and for so many of its steps, is not judged.
+    a job that has made no step for so long, and for so many of its steps, is not judged. same_seconds: what the log tells of a save
+    and what the ranks show lies no farther apart, or within writes_seconds of its start where the log tells no end.
     """
 
     times: float = 2.0

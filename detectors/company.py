@@ -15,7 +15,7 @@ from core.types import JobState
 from core.window import Window
 from detectors import ports, shared, stats
 from detectors.leaf_congestion import MARKS, WAITS
-from detectors.stats import Bools
+from detectors.stats import Bools, Ints
 
 # Before the moment and after it; the moment itself is known to a minute.
 SPAN_MS, AROUND_MS, LEAST_ROWS = 600_000, 60_000, 4
@@ -80,3 +80,18 @@ def crowded(window: Window, job: JobState, onset: int) -> bool:
         if more.sum() > MOST_PORTS * max(1, known.sum()) and len({nics[columns[e]].node for e in np.flatnonzero(more).tolist()}) >= NODES:
             return True
     return False
+
+
+def few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, times: float, share: float) -> bool:
+    """Since the change a few of the job's ports have data that they cannot send, and the others do not: flows share a path, or a port
+    is slow. That is the network's to say, and nobody changed the job. before, after: rows; times: as often as before, and as at its other
+    ports; share: of them that are few."""
+    columns = shared.on_nodes(window.of_kind("nic"), job.nodes)
+    if WAITS not in window.blocks or not len(columns):
+        return False
+    waits = window.values(WAITS)[:, columns]
+    old, new = stats.median(waits[before]), stats.median(waits[after])
+    known = ~np.isnan(old) & ~np.isnan(new)
+    usual = float(np.median(new[known])) if known.any() else float("nan")
+    up = known & stats.above(new, times * np.maximum(old, 1.0)) & stats.above(new, times * max(usual, 1.0))
+    return bool(0 < up.sum() <= share * known.sum())

@@ -174,7 +174,8 @@ def held_power(window: Window, columns: Ints, low: Bools, together: bool = False
     def spread(values: Floats) -> Floats:
         return stats.ratio(stats.quantile(values, 0.85) - stats.quantile(values, 0.15), stats.median(values))
 
-    wanders = stats.above(stats.quantile(clock, 1.0) - stats.quantile(clock, 0.0), 1e6)
+    # The reading at which it fell is on the way to where it stands: that is no wandering.
+    wanders = stats.above(stats.quantile(clock, 0.85) - stats.quantile(clock, 0.15), 1e6)
     return told, told & wanders & stats.below(spread(power), HELD_SPREAD)
 
 

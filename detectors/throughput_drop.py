@@ -30,7 +30,6 @@ from detectors.stats import Bools, Ints
 FAULT = "throughput_drop"
 # What shows how long a GPU was busy, best first; of a large job so many GPUs tell.
 ACTIVITY = ("gpu.sm_active_ratio", "gpu.power_watts")
-WAITS = "nic.wait_ticks_per_second"  # a port has data to send and no credit or turn to send it
 WORK = ("gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.power_watts")  # what falls while a GPU waits in a collective
 MATH = "gpu.tensor_active_ratio"
 MOST_GPUS = 128
@@ -166,22 +165,33 @@ def _judge_job(window: Window, job: JobState, pace: Pace, p: Params) -> Verdict 
         # A run that has just begun is slow or fast by itself: what was found in the run before it is over.
         fresh = pace.started > 0 and any(len(kind.values) >= pace_levels.LEAST for kind in kinds)
         return Verdict(job_pace.part(job), FAULT, "clear", reason="new_run") if fresh else None
-    found = max(told, key=lambda one: _margin(window, one, p))  # they may tell of other drops: of one that is over, and of the present one
-    if found.drop is not None and not _denied(told[0], found, p):
-        change, row = found.drop.change, int(found.kind.rows[found.drop.change.at])
-        onset, past = int(window.times[row]), _past(window, found.kind, found.drop)
-        everybody = None if _batch_grew(pace, row, past, p) else _everybody(window, job, pace, row, past, change.growth, p)
-        if not everybody:  # what is seen to be others' counts against a drop, what cannot be told does not
-            return _Slowing(told[0].recent, onset) if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
-        if not _held(window, pace, found.kind, change, p):
-            return _Slowing(told[0].recent, onset)
-        return _Slow(job, pace, change, onset, row)
+    # They may tell of other drops: of one that is over, and of the present one. What stands out most is asked first.
+    words = []
+    for found in sorted(told, key=lambda one: -_margin(window, one, p)):
+        if found.drop is None or _denied(told[0], found, p):
+            break
+        words.append(_judge_drop(window, job, pace, found, told[0].recent, p))
+        if not isinstance(words[-1], _Slowing):
+            return words[-1]
+    if words:
+        return words[0]
     if pace.started == 0 and _found_before(window, pace):
         one = told[0]
         return _older(window, job, pace, one.kind.values[-one.last:], one.growth, p)
     if min(one.recent for one in told) >= 0.5 * p.drop:
         return _Slowing(max(one.recent for one in told))  # neither slow nor as fast as before: an open finding stands still
     return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+
+
+def _judge_drop(window: Window, job: JobState, pace: Pace, found: _Told, recent: float, p: Params) -> Verdict | _Slow | _Slowing:
+    """Whether the drop that is told is everybody's and has lasted long enough."""
+    assert found.drop is not None
+    change, row = found.drop.change, int(found.kind.rows[found.drop.change.at])
+    onset, past = int(window.times[row]), _past(window, found.kind, found.drop)
+    everybody = None if _batch_grew(pace, row, past, p) else _everybody(window, job, pace, row, past, change.growth, p)
+    if not everybody:  # what is seen to be others' counts against a drop, what cannot be told does not
+        return _Slowing(recent, onset) if everybody is None else Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
+    return _Slow(job, pace, change, onset, row) if _held(window, pace, found.kind, change, p) else _Slowing(recent, onset)
 
 
 def _held(window: Window, pace: Pace, kind: _Kind, change: Change, p: Params) -> bool:
@@ -340,7 +350,7 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, past: Bools,
     """
     before, after = pace.rows[past[pace.rows]], pace.rows[pace.rows >= row]
     calm = pace.settled[past[pace.settled]], pace.settled[pace.settled >= row]
-    if _few_ports_wait(window, job, before, after, p) or _at_the_limit(window, job, *calm, p):
+    if company.few_ports_wait(window, job, before, after, p.port_waits, p.few_ports) or _at_the_limit(window, job, *calm, p):
         return None
 
     def grown(signal: str, q: float) -> float:
@@ -383,20 +393,6 @@ def _further_apart(window: Window, pace: Pace, before: Ints, after: Ints) -> flo
     kept = stats.ratio(work, stats.median(work[before])[None, :])
     spread = stats.quantile(kept.T, 0.95) - stats.quantile(kept.T, 0.05)
     return float(np.nan_to_num(stats.median(spread[after]) - stats.median(spread[before])))
-
-
-def _few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, p: Params) -> bool:
-    """Since the change a few of the job's ports have data that they cannot send, and the others do not: flows share a path, or a port
-    is slow. That is the network's to say, and nobody changed the job."""
-    columns = shared.on_nodes(window.of_kind("nic"), job.nodes)
-    if WAITS not in window.blocks or not len(columns):
-        return False
-    waits = window.values(WAITS)[:, columns]
-    old, new = stats.median(waits[before]), stats.median(waits[after])
-    known = ~np.isnan(old) & ~np.isnan(new)
-    usual = float(np.median(new[known])) if known.any() else float("nan")
-    up = known & stats.above(new, p.port_waits * np.maximum(old, 1.0)) & stats.above(new, p.port_waits * max(usual, 1.0))
-    return bool(0 < up.sum() <= p.few_ports * known.sum())
 
 
 def _at_the_limit(window: Window, job: JobState, before: Ints, after: Ints, p: Params) -> bool:

@@ -45,7 +45,6 @@ COST_OF_SPRAYED_LOSS = 1600.0
 CONGESTED = 0.6
 # A full slot carries a quarter more than its port.
 PCIE_HEADROOM = 1.26
-FULL_SLOT = 16.0
 # While a flow stands still its collective takes so many times as long: the time of some retries. Then the transport's
 # retries are used up and the job's connection breaks.
 STALLED = 25.0
@@ -216,7 +215,7 @@ class Network:
         """What the ports of these nodes meet, and the switches where some are ill (then `rows` are all nodes)."""
         nic, sharing = self.nic, self.sharing[rows]
         self.up[rows] = up = nic.up[rows] > 0
-        self.share[rows] = share = np.minimum(nic.rate[rows], slot_share(nic.pcie_width[rows])) / sharing
+        self.share[rows] = share = np.minimum(nic.rate[rows], slot_share(nic.pcie_width[rows], self.kind.pcie_width)) / sharing
         self.loss[rows] = loss = nic.loss_per_million[rows]
         self.congestion[rows] = congestion = nic.congestion[rows]
         # Where a fault says how slow its port is, that stands for what its other knobs would cost.
@@ -356,9 +355,9 @@ class Network:
         return np.unique(flows.path[here | (flows.crosses & away)])
 
 
-def slot_share(lanes: Floats) -> Floats:
-    """The share of a port's rate that its PCIe slot carries with so many lanes."""
-    return np.minimum(1.0, lanes / FULL_SLOT * PCIE_HEADROOM)
+def slot_share(lanes: Floats, full: int) -> Floats:
+    """The share of a port's rate that its PCIe slot carries with so many of its lanes."""
+    return np.minimum(1.0, lanes / full * PCIE_HEADROOM)
 
 
 def slowness_for(world: World, severity: float, row: int | None = None) -> float:

@@ -119,7 +119,7 @@ class NicBank:
             arriving = asked * noise[1]
             if network.stalled.any() or not network.up.all():
                 arriving = arriving * network.from_senders((network.up & ~network.stalled).astype(float))
-            received, pcie = np.rint(arriving), slot_share(self.knobs.pcie_width)
+            received, pcie = np.rint(arriving), slot_share(self.knobs.pcie_width, self.kind.pcie_width)
         size = packet_bytes(self.kind)
         busy = np.minimum(1.0, sent / (seconds * self.kind.nic_bytes_per_second))
         return Moved(sent, received, np.rint(sent / size), np.rint(received / size), asked > 0, busy, pcie)

@@ -131,7 +131,7 @@ def _truth(world: World, programme: Programme, planted: Planted, tier: str, brie
     impact = None if stands(plugin) else float(f"{planted.severity * reached:.3g}") if harms(plugin) else 0.0
     brief = brief and bool(plugin.fault) and not stands(plugin)
     return Truth(plugin.name, plugin.fault or "", plugin.scope, culprit, tuple(world.nodes[r].name for r in sorted(rows)), jobs,
-                 planted.at, onset_of(planted), end, impact, shows(plugin, tier, world.kind.fabric) and not brief, is_wide(plugin),
+                 planted.at, onset_of(planted), end, impact, shows(plugin, tier, world.kind.fabric, world.kind.vendor) and not brief, is_wide(plugin),
                  brief=brief)
 
 

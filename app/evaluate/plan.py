@@ -52,8 +52,9 @@ SLOW = frozenset({"checkpoint_stale", "job_crash_loop", "silent_corruption", "gp
 # What is planted and counted in no recall: who computes wrong shows only where the trainer checks each rank's own results (from
 # tier B on, in the logs of Megatron's kind), and only once it has found NaN twice. It must raise no false incident.
 NEVER_SHOWN = frozenset({"silent_corruption"})
-# What a fabric tells of at no tier, by plug-in and fabric, and why: it counts in no recall, and in no health either.
+# What a fabric or a vendor tells of at no tier, by plug-in, and why: it counts in no recall, and in no health either.
 NOT_SHOWN_ON: Mapping[tuple[str, str], str] = {
+    ("gpu_slow", "neuron"): "neuron-monitor tells no device's clock or activity: by all that is told the rank is a straggler",
     ("leaf_slow", "efa"): "EFA counts no marks and no waits, and all devices of an instance hang on one leaf: they slow alike",
     ("network_slow_fleet", "efa"): "EFA counts no marks and no waits, and all devices slow alike",
     ("spine_path_lost", "efa"): "the fabric sprays: flows find the other paths within a minute, and are well",
@@ -169,9 +170,10 @@ def is_wide(plugin: FaultPlugin) -> bool:
     return plugin.place in WIDE_PLACES
 
 
-def shows(plugin: FaultPlugin, tier: str, fabric: str) -> bool:
-    """Whether a tier's telemetry of nodes on that fabric tells of it at all."""
-    return plugin.tier <= tier and plugin.name not in NEVER_SHOWN and (plugin.name, fabric) not in NOT_SHOWN_ON
+def shows(plugin: FaultPlugin, tier: str, fabric: str, vendor: str = "nvidia") -> bool:
+    """Whether a tier's telemetry of nodes on that fabric, with accelerators of that vendor, tells of it at all."""
+    untold = not {(plugin.name, fabric), (plugin.name, vendor)}.isdisjoint(NOT_SHOWN_ON)
+    return plugin.tier <= tier and plugin.name not in NEVER_SHOWN and not untold
 
 
 def _by_name(plugins: Mapping[str, FaultPlugin], wide: bool) -> dict[str, list[str]]:
@@ -244,7 +246,7 @@ def _type(rng: np.random.Generator) -> NodeType:
 
 
 def _able(plugin: FaultPlugin, kind: NodeType) -> bool:
-    return set(plugin.needs) <= kind.has
+    return set(plugin.needs) <= kind.has and (plugin.name, kind.vendor) not in NOT_SHOWN_ON
 
 
 def _fill(draft: _Draft, left: list[Item], plugins: Mapping[str, FaultPlugin]) -> list[Item]:

@@ -15,8 +15,8 @@ def apply(world: World, planted: Planted) -> None:
     """Lanes by what the slow-down needs: the slot's rate is in proportion to them."""
     place, knobs = planted.place.index, world.knobs.nic
     factor = exchange_factor(world, planted.place, planted.severity * planted.level)
-    lanes = 16.0
-    while lanes > 1.0 and 16.0 / lanes < factor:
+    full = lanes = float(world.kind.pcie_width)
+    while lanes > 1.0 and full / lanes < factor:
         lanes /= 2
     knobs.pcie_width[place] = min(float(knobs.pcie_width[place]), lanes)
     knobs.slowness[place] *= factor

@@ -133,6 +133,15 @@ def test_what_stands_tells_what_holds_a_clock(stands: str, fault: str) -> None:
     assert found == {"power_cap": [], "clock_loss": [], fault: ["gpu:GPU-n001-3"]}
 
 
+def test_a_clock_that_fell_in_two_readings_and_stands_is_held_by_no_limit_of_power() -> None:
+    """The first low reading is on its way to where the clock stands, beside a power that stands too."""
+    cluster = Cluster(without=("gpu.power_limit_watts", "gpu.throttle_reasons_bits", "gpu.thermal_violation_ratio"))
+    power = np.full(12, 400.0) + cluster.rng("stands").uniform(-2, 2, 12)
+    cluster.put("gpu.power_watts", power[:, None], 88, None, [11]).put("gpu.sm_clock_hertz", 1320e6, 88, None, [11])
+    cluster.put("gpu.sm_clock_hertz", 1410e6, 88, 89, [11])
+    assert judge(cluster, "power_cap") == []
+
+
 @pytest.mark.parametrize(("nodes", "clock", "apart", "ramp", "found"), [
     (3, 1320e6, 6.0, 1, 24), (3, 1320e6, 6.0, 60, 24), (4, 1320e6, 6.0, 1, 0), (3, 1980e6, 6.0, 1, 0), (3, 1320e6, 60.0, 1, 0)],
     ids=["most of a job", "bit by bit", "all boards there are", "lighter work", "each at its own"])

@@ -282,8 +282,14 @@ def test_what_a_tier_cannot_show_is_listed() -> None:
     """The richest tier shows all but what no telemetry of a fabric tells; poorer ones name what they cannot besides."""
     listed = cannot_show()
     assert (listed["D"], "straggler" in listed["C"]) == ([
-        "leaf_slow on efa", "network_slow_fleet on efa", "silent_corruption", "spine_path_lost on efa", "spine_path_lost on infiniband",
+        "gpu_slow on neuron", "leaf_slow on efa", "network_slow_fleet on efa", "silent_corruption", "spine_path_lost on efa", "spine_path_lost on infiniband",
         "spine_path_lost on roce"], True)
+
+
+def test_a_slow_neuron_device_is_a_straggler_by_all_that_is_told() -> None:
+    """Its monitor tells no clock and no activity."""
+    slow = all_plugins()["gpu_slow"]
+    assert (shows(slow, "D", "efa", "neuron"), shows(slow, "D", "efa")) == (False, True)
 
 
 @pytest.mark.parametrize(("plant", "tier", "fabric", "shown"), [
