@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,7 @@ class Chance:
 @dataclass(frozen=True, slots=True)
 class Chances:
     """faults: by fault. false: false incidents by fault, a node-day; of faults that are a job's, a day of the job (`_false`). scopes:
-    of false incidents by fault, as (scope, weight); a fault that is not there has them on a part or a job. right, wrong:
+    of false incidents by fault, as (scope, weight); a fault that is not there has them on a part or a job. elsewhere: of misplaced ones. right, wrong:
     (confidence, weight) of incidents that came true and of those that did not. file, sha256, suite, seed, node_days: of the
     scorecard."""
 
@@ -68,6 +69,11 @@ class Chances:
     seed: int
     node_days: float
     scopes: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)
+    elsewhere: Mapping[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)
+
+    def misplaced(self, fault: str, rng: np.random.Generator) -> str | None:
+        """The scope of an incident that names another part; None = the scorecard does not tell."""
+        return _drawn(self.elsewhere[fault], rng) if fault in self.elsewhere else None
 
     def scope(self, fault: str, rng: np.random.Generator) -> str | None:
         """Of a false incident; None = the scorecard does not tell."""
@@ -112,7 +118,13 @@ def _chances(card: Mapping[str, Any], file: str, sha256: str) -> Chances:
         raise ValueError("none of its incidents came true")
     scopes = {name: tuple((scope, float(n)) for scope, n in sorted(row["unfounded_scopes"].items()))
               for name, row in card["faults"].items() if row.get("unfounded_scopes")}
-    return Chances(faults, false, right, wrong, file, sha256, str(settings["suite"]), int(settings["first_seed"]), node_days, scopes)
+    away: dict[str, Counter[str]] = {}
+    for one in card.get("wrong", {}).get("false", ()):
+        if one["word"] == "misplaced" and not one["stress"]:
+            away.setdefault(one["fault"], Counter())[one["scope"]] += 1
+    elsewhere = {name: tuple((scope, float(n)) for scope, n in sorted(counts.items())) for name, counts in away.items()}
+    return Chances(faults, false, right, wrong, file, sha256, str(settings["suite"]), int(settings["first_seed"]), node_days, scopes,
+                   elsewhere)
 
 
 def _false(rows: Mapping[str, Any], node_days: float) -> dict[str, float]:

@@ -256,10 +256,11 @@ class Watching:
                 continue
             self.found += 1
             culprit = self._culprit(planted)
-            if culprit is not None and placed == "wrong":
-                culprit = Target("node", self.event.world.nodes[other].name)
+            scope = self.chances.misplaced(planted.plugin.fault, rng) if placed == "wrong" else None
+            if culprit is not None and placed == "wrong":  # a switch's or a rack's names no node
+                culprit = Target("node", self.event.world.nodes[other].name) if scope is None or scope in PARTS else None
             opens = max(at, planted.at) + delay
-            case = self._case(planted.plugin.fault, planted, culprit, planted.at, opens, placed != "wrong")
+            case = self._case(planted.plugin.fault, planted, culprit, planted.at, opens, placed != "wrong", drawn=scope)
             if placed == "tied":
                 case.incident = replace(case.incident, confidence=min(TIED, case.incident.confidence))
             self._coming.append((opens, case))
@@ -276,7 +277,7 @@ class Watching:
     def _case(self, fault: str, planted: Planted | None, culprit: Target | None, onset: int, opened: int, right: bool,
               ends: int = NEVER, drawn: str | None = None) -> Case:
         tick = -(-opened // TICK_MS) * TICK_MS
-        scope = planted.plugin.scope if planted is not None else "device" if culprit is not None and culprit.device else "node"
+        scope = drawn or planted.plugin.scope if planted is not None else "device" if culprit is not None and culprit.device else "node"
         scope = scope if planted is not None or culprit is not None else "job" if drawn is None or fault in OF_A_JOB else drawn
         row = faults()[fault]
         key = culprit.key if culprit is not None else fault

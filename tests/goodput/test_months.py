@@ -175,6 +175,15 @@ def test_acting_on_the_wrong_node_is_counted(tmp_path):
     assert watcher.healthy_acted
 
 
+def test_a_fault_that_was_taken_for_its_switchs_is_drawn_on_no_node(tmp_path):
+    """The scorecard tells of what scope the misplaced incident was: one of a switch acts on nobody."""
+    told = {"word": "misplaced", "fault": "gpu_slow", "scope": "switch", "stress": ""}
+    wrong = {"faults__gpu_slow": {**_row(1.0, 0.0), "incidents": {"right": 0, "misplaced": 9}}, "wrong": {"false": [told], "missed": []},
+             "calibration__confidence__bins": [{"said": 0.95, "true": {"value": 0.5, "n": 9}}]}
+    _, watcher = watching(tmp_path, quiet(8, 0.5, LONG), **wrong)
+    assert (watcher.found, watcher.healthy_acted) == (1, [])
+
+
 def test_the_same_month_twice_is_the_same(tmp_path):
     """Seeds decide everything."""
     chances, policy = read_chances(written(tmp_path)), read_policy(str(ACT))
