@@ -8,6 +8,7 @@ nodes outside of the job are held back more than before (much traffic meets on t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -37,11 +38,18 @@ def at_once(onsets: Sequence[int], late: Sequence[int | None], growth: float, se
 def changes(window: Window, job: JobState, onset: int) -> list[float]:
     """By how much of their time each other job's steps took longer after `onset` (ms) than before it, whatever became of the job;
     without those of which one side is not known."""
-    before, after = _rows(window, onset)
+    # To the minute: where a site slows down hundreds of jobs ask about one moment.
+    at = onset // AROUND_MS * AROUND_MS
+    found = window.once(("company", at), lambda: _changes(window, at))
+    return [by for name, by in found.items() if name != job.id]
+
+
+def _changes(window: Window, at: int) -> dict[str, float]:
+    before, after = _rows(window, at)
     if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS:
-        return []
-    found = (_longer(window, one, before, after) for one in window.jobs if one.id != job.id and one.ranks)
-    return [by for by in found if by is not None]
+        return {}
+    found = ((one.id, _longer(window, one, before, after)) for one in window.jobs if one.ranks)
+    return {name: by for name, by in found if by is not None}
 
 
 def _rows(window: Window, onset: int) -> tuple[Bools, Bools]:
@@ -64,22 +72,33 @@ def _longer(window: Window, job: JobState, before: Bools, after: Bools) -> float
 
 def crowded(window: Window, job: JobState, onset: int) -> bool:
     """Whether most ports of the nodes outside the job are held back more after `onset` (ms) than before it."""
-    before, after = _rows(window, onset)
-    nics = window.of_kind("nic")
-    if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS or not len(nics):
-        return False
-    outside = ports.is_rdma(window) & shared.loud(window, nics) & ~shared.of_nodes(nics, set(job.nodes))
-    columns = np.flatnonzero(outside)
-    for signal in (MARKS, WAITS) if len(columns) else ():
+    nics, at = window.of_kind("nic"), onset // AROUND_MS * AROUND_MS
+    for signal in (MARKS, WAITS):
         if signal not in window.blocks:
             continue
-        values = window.values(signal)[:, columns]
-        old, new = stats.median(values[before], axis=0), stats.median(values[after], axis=0)
-        more = stats.above(new, np.fmax(LEAST_MARKS, MORE * old)) & ~np.isnan(old)
-        known = ~np.isnan(old + new)
-        if more.sum() > MOST_PORTS * max(1, known.sum()) and len({nics[columns[e]].node for e in np.flatnonzero(more).tolist()}) >= NODES:
+        known, more = window.once(("crowd", signal, at), partial(_held_back, window, signal, at))
+        if not more.any():
+            continue
+        outside = ~shared.of_nodes(nics, set(job.nodes))
+        many = np.flatnonzero(more & outside)
+        if len(many) > MOST_PORTS * (known & outside).sum() and len({nics[e].node for e in many.tolist()}) >= NODES:
             return True
     return False
+
+
+def _held_back(window: Window, signal: str, at: int) -> tuple[Bools, Bools]:
+    """bool[nic] each: the RDMA ports of which both sides of the moment are known, and those held back more since."""
+    before, after = _rows(window, at)
+    nics = window.of_kind("nic")
+    known, more = np.zeros(len(nics), bool), np.zeros(len(nics), bool)
+    columns = np.flatnonzero(ports.is_rdma(window) & shared.loud(window, nics)) if len(nics) else np.zeros(0, np.int64)
+    if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS or not len(columns):
+        return known, more
+    values = window.values(signal)
+    old, new = (stats.median(values[rows][:, columns], axis=0) for rows in (before, after))
+    known[columns] = ~np.isnan(old + new)
+    more[columns] = known[columns] & stats.above(new, np.fmax(LEAST_MARKS, MORE * old))
+    return known, more
 
 
 def few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, times: float, share: float) -> bool:
