@@ -203,6 +203,7 @@ class Verdict:
     state: faulty | clear | unknown. severity 0–1: 0.3 ticket, 0.6 degraded, 0.9 fatal.
     discrete: a fatal event that counts once, without persistence. reason: a named reason of the detector.
     suspects: for a whole-job verdict, parts that stand out, each with a weight > 0 and a reason; may be empty.
+    keeps: a faulty verdict that rests on a finding older than the window: it keeps an open one open, and opens none.
     """
 
     target: Target
@@ -214,6 +215,7 @@ class Verdict:
     discrete: bool = False
     onset_at: int | None = None
     suspects: tuple[tuple[Target, float, str], ...] = ()
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

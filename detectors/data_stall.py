@@ -277,7 +277,7 @@ def _word(pace: Pace, target: Target, found: _Stall, nodes: int) -> Verdict:
     rows = (stats.evidence(DATA, found.now * pace.usual, found.before * pace.usual, who),
             stats.evidence(STEP, pace.usual, None, "the job's usual step"))
     severity = float(np.clip(0.5 + found.now - found.before, 0.5, 0.8))
-    return Verdict(target, FAULT, "faulty", severity, rows, "waits_for_data", onset_at=found.onset)
+    return Verdict(target, FAULT, "faulty", severity, rows, "waits_for_data", onset_at=found.onset, keeps=found.onset is None)
 
 
 PLUGIN = DetectorPlugin(

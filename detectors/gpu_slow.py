@@ -162,7 +162,7 @@ def _examine(window: Window, e: int, said: Verdict, p: Params) -> Verdict | None
     rows.append(stats.evidence("gpu.sm_clock_hertz", clock, usual, f"median of {len(peers)} peers: no lower clock"))
     part = window.of_kind("gpu")[e]
     return Verdict(part, FAULT, "faulty", said.severity, (*said.evidence[:2], *rows), "busy_longer_than_peers",
-                   onset_at=said.onset_at)
+                   onset_at=said.onset_at, keeps=said.keeps)
 
 
 def _peers_of(window: Window, e: int) -> Ints:

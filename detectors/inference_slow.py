@@ -63,7 +63,7 @@ class Params:
     well: float = 0.5
     arrivals: float = 1.2
     gone_seconds: float = 180.0
-    replica: float = 0.5
+    replica: float = 0.75
     replica_alone: float = 0.9
     alike: float = 0.25
     busy_requests: float = 0.5

@@ -451,16 +451,16 @@ def _excess(w: _Work, rows: Floats, rest: Bools, usual: Floats) -> tuple[Floats,
 
 
 def _goes_on(window: Window, w: _Work, held: Bools, spoken: set[int], p: Params) -> list[Verdict]:
-    """Words on what is slow for longer than the window shows: the node where most of its ranks are, else the ranks."""
+    """Words on what is slow for longer than the window shows: the node where most of its ranks are, and the ranks, whichever was found."""
     ranks = window.of_kind("rank")
     node_of = [ranks[int(c)].node for c in w.pace.columns]
     out: list[Verdict] = []
     for node in sorted({node_of[at] or "" for at in np.flatnonzero(held) if at not in spoken}):
         mine = [int(at) for at in np.flatnonzero(held) if (node_of[at] or "") == node]
         size = sum((n or "") == node for n in node_of)
-        whole = node and len(mine) >= 3 and len(mine) >= p.node_share * size
-        out += [_still(w, mine[0], Target("node", node))] if whole else [
-            _still(w, at, ranks[int(w.pace.columns[at])]) for at in mine if at not in spoken]
+        if node and len(mine) >= 3 and len(mine) >= p.node_share * size:
+            out.append(_still(w, mine[0], Target("node", node)))
+        out += [_still(w, at, ranks[int(w.pace.columns[at])]) for at in mine if at not in spoken]
         spoken.update(mine)
     return out
 
@@ -469,7 +469,8 @@ def _still(w: _Work, at: int, target: Target) -> Verdict:
     usual, now = float(stats.median(_peer_rows(w, at)[-8:])), float(stats.median(w.work[-8:, at]))
     seen = stats.evidence(w.signal, now, usual, "its peers, as when it was found")
     reason = "works_longer_than_peers"
-    return Verdict(target, FAULT, "faulty", 0.5, (seen,), reason, suspects=((target, 0.8, reason),) if target.kind == "rank" else ())
+    suspects = ((target, 0.8, reason),) if target.kind == "rank" else ()
+    return Verdict(target, FAULT, "faulty", 0.5, (seen,), reason, suspects=suspects, keeps=True)
 
 
 PLUGIN = DetectorPlugin(

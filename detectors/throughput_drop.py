@@ -558,7 +558,7 @@ def _older(window: Window, job: JobState, pace: Pace, values: Floats, growth: fl
     if not known or now < (1.0 + p.still) * usual:
         return Verdict(job_pace.part(job), FAULT, "clear", reason="clear")
     seen = stats.evidence(signal, now, usual, "its hours before this finding")
-    return Verdict(job_pace.part(job), FAULT, "faulty", _severity(now / usual - 1.0), (seen,), "slower_than_before")
+    return Verdict(job_pace.part(job), FAULT, "faulty", _severity(now / usual - 1.0), (seen,), "slower_than_before", keeps=True)
 
 
 def _severity(growth: float) -> float:

@@ -54,6 +54,8 @@ def step(state: HoldState, verdict: Verdict | None, tick: int, hold: Hold, detec
 
     grace: the part's node has just booted; nothing opens.
     """
+    if verdict is not None and verdict.keeps and state.finding is None:
+        verdict = None  # there is nothing to keep
     word = "unknown" if verdict is None else verdict.state
     if verdict is None or word == "unknown":
         return _unknown(state, tick, hold, detector, grace)

@@ -179,6 +179,15 @@ def test_a_finding_older_than_the_window_goes_on() -> None:
     assert says(straggler, replace(w, baseline_of=excluded(w, [11]))) == [f"rank:{JOB}/11"]
 
 
+def test_what_goes_on_keeps_a_finding_and_opens_none() -> None:
+    """The finding whose time is left out of the past may be another detector's: a rank beside it is no straggler for that."""
+    old = window(work_more(timed(), 11, 0, 1.2))
+    old = replace(old, baseline_of=excluded(old, [11]))
+    new = window(work_more(timed(), 11, AT, 1.35), AT + 30)
+    keeps = [{v.keeps for v in straggler.judge(seen, straggler.Params()) if v.state == "faulty"} for seen in (old, new)]
+    assert keeps == [{True}, {False}]
+
+
 def test_it_goes_on_while_a_finding_on_the_whole_job_is_open_too() -> None:
     """All ranks are left out of the past then; still only the slow one is named."""
     w = window(work_more(timed(), 11, 0, 1.2))

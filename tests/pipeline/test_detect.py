@@ -26,9 +26,9 @@ class NoParams:
 
 
 def said(word: str, target: Target = GPU, at: float = 90.0, **more: object) -> Verdict:
-    state = {"f": "faulty", "d": "faulty", "c": "clear", "u": "unknown"}[word]
+    state = {"f": "faulty", "d": "faulty", "k": "faulty", "c": "clear", "u": "unknown"}[word]
     evidence = (Evidence("gpu.temperature_celsius", "°C", at, 60.0, "peers"),)
-    return Verdict(target, "thermal_throttle", state, 0.6, evidence, "hot", discrete=word == "d", **more)  # type: ignore[arg-type]
+    return Verdict(target, "thermal_throttle", state, 0.6, evidence, "hot", discrete=word == "d", keeps=word == "k", **more)  # type: ignore[arg-type]
 
 
 class Script:
@@ -70,6 +70,10 @@ HOLDS = [
     ("clear between unknown still counts", "fffc---c", "..o....e"),
     ("a verdict unknown is as none", "fffuuuuu", "..o....x"),
     ("it opens again after its end", "fffccfff", "..o.e..o"),
+    ("what only keeps opens nothing", "kkkkk", "....."),
+    ("and counts on nobody's way there", "fkkf", "...."),
+    ("what only keeps keeps it open", "fffckckcc", "..o.....e"),
+    ("after its end there is nothing to keep", "fffcckkk", "..o.e..."),
 ]
 
 
