@@ -252,7 +252,7 @@ def _kinds(window: Window, pace: Pace) -> list[_Kind]:
     counted = _Kind(pace.span[spans], pace.rows[spans], None)
     best = pace.token if not pace.single or (~np.isnan(pace.step)).sum() < (~np.isnan(pace.token)).sum() else pace.step
     known = ~np.isnan(best)
-    computing, waiting = (job_pace.of_ranks(window.values(s)[pace.rows][:, pace.some]) for s in ("rank.compute_seconds", "rank.data_wait_seconds"))
+    computing, waiting = (job_pace.of_ranks(stats.cut(window.values(s), pace.rows, pace.some)) for s in ("rank.compute_seconds", "rank.data_wait_seconds"))
     own = np.asarray(computing + waiting)
     done = ~np.isnan(own)
     work = _Kind(pace.usual + own[done] - float(stats.median(own)), pace.rows[done], pace_levels.EDGE)
