@@ -14,9 +14,9 @@ import numpy as np
 
 from core.types import JobState
 from core.window import Window
-from detectors import ports, shared, stats
-from detectors.leaf_congestion import MARKS, WAITS
-from detectors.stats import Bools, Ints
+from detectors import job_pace, ports, shared, stats
+from detectors.ports import MARKS, WAITS
+from detectors.stats import Bools
 
 # Before the moment and after it; the moment itself is known to a minute.
 SPAN_MS, AROUND_MS, LEAST_ROWS = 600_000, 60_000, 4
@@ -63,7 +63,7 @@ def _longer(window: Window, job: JobState, before: Bools, after: Bools) -> float
     for signal, power in PACES:
         if signal not in window.blocks:
             continue
-        pace = stats.median(np.where(window.values(signal)[:, some] > 0, window.values(signal)[:, some], np.nan), axis=1)
+        pace = job_pace.level_of_ranks(window.values(signal)[:, some])
         old, new = pace[before & ~np.isnan(pace)], pace[after & ~np.isnan(pace)]
         if len(old) >= LEAST_ROWS and len(new) >= LEAST_ROWS:
             return float((np.median(new) / np.median(old)) ** power) - 1.0
@@ -95,22 +95,7 @@ def _held_back(window: Window, signal: str, at: int) -> tuple[Bools, Bools]:
     if before.sum() < LEAST_ROWS or after.sum() < LEAST_ROWS or not len(columns):
         return known, more
     values = window.values(signal)
-    old, new = (stats.median(values[rows][:, columns], axis=0) for rows in (before, after))
+    old, new = (stats.median(stats.cut(values, np.flatnonzero(rows), columns)) for rows in (before, after))
     known[columns] = ~np.isnan(old + new)
     more[columns] = known[columns] & stats.above(new, np.fmax(LEAST_MARKS, MORE * old))
     return known, more
-
-
-def few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, times: float, share: float) -> bool:
-    """Since the change a few of the job's ports have data that they cannot send, and the others do not: flows share a path, or a port
-    is slow. That is the network's to say, and nobody changed the job. before, after: rows; times: as often as before, and as at its other
-    ports; share: of them that are few."""
-    columns = shared.on_nodes(window.of_kind("nic"), job.nodes)
-    if WAITS not in window.blocks or not len(columns):
-        return False
-    waits = window.values(WAITS)[:, columns]
-    old, new = stats.median(waits[before]), stats.median(waits[after])
-    known = ~np.isnan(old) & ~np.isnan(new)
-    usual = float(np.median(new[known])) if known.any() else float("nan")
-    up = known & stats.above(new, times * np.maximum(old, 1.0)) & stats.above(new, times * max(usual, 1.0))
-    return bool(0 < up.sum() <= share * known.sum())

@@ -15,7 +15,7 @@ import numpy as np
 from core.types import Floats, Verdict
 from core.window import Window
 from detectors import ports, shared, stats
-from detectors.leaf_congestion import MARKS, WAITS
+from detectors.ports import MARKS, WAITS
 from detectors.stats import Bools, Ints
 
 CARRIED = "nic.received_bytes_per_second"

@@ -103,22 +103,22 @@ def _read(window: Window, job: JobState) -> Pace | None:
     usable = moved & ~_around(idle) & (np.arange(len(moved)) >= started)
     rows = _warm(window, np.flatnonzero(usable), _front(steps), started)
     each = stats.cut(window.values("rank.step_seconds"), rows, some)
-    step = _level_of_ranks(each)
+    step = level_of_ranks(each)
     spread = stats.ratio(stats.median(np.abs(each - step[:, None]), axis=1), step)
     apart = float(np.nan_to_num(stats.median(spread))) if len(spread) else 0.0
     span = _by_counter(window, some, steps, rows, idle)
     single = not np.isnan(step).all()
     if np.isnan(step).all():
         step = span
-    speed = _level_of_ranks(stats.cut(window.values("rank.tokens_per_second"), rows, some))
+    speed = level_of_ranks(stats.cut(window.values("rank.tokens_per_second"), rows, some))
     token = np.where(speed > 0, 1.0 / np.where(speed > 0, speed, 1.0), np.nan)
     if np.isnan(token).all():
-        token = stats.ratio(step, _level_of_ranks(stats.cut(window.values("rank.batch_samples"), rows, some)))
+        token = stats.ratio(step, level_of_ranks(stats.cut(window.values("rank.batch_samples"), rows, some)))
     usual = float(stats.median(step)) if len(step) else float("nan")
     return Pace(columns, some, rows, step, token, span, single, apart, usual, started, _settled(window, idle, rows, started))
 
 
-def _level_of_ranks(values: Floats) -> Floats:
+def level_of_ranks(values: Floats) -> Floats:
     """float64[row]: the median over ranks of what is told and positive."""
     with np.errstate(invalid="ignore"):
         return stats.median(np.where(values > 0, values, np.nan), axis=1)

@@ -15,9 +15,9 @@ import numpy as np
 from core.types import Floats, Verdict
 from core.window import Window
 from detectors import ports, shared, stats
+from detectors.ports import MARKS, WAITS
 from detectors.stats import Bools, Ints
 
-MARKS, WAITS = "nic.congestion_marks_per_second", "nic.wait_ticks_per_second"
 SLOW = 0.6
 
 

@@ -2,18 +2,21 @@
 
 EFA's driver claims that its ports are active whatever they are (signals.md §0), so nothing is taken from that. What shows is
 the device itself: it is gone from /sys/class/infiniband, and with it all its series, while those of its siblings on the same
-pages go on. The same holds for any other RDMA adapter that falls off its bus.
+pages go on. The same holds for any other RDMA adapter that falls off its bus. Also here: what a port is held back by, and which of a
+job's ports are.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from core.types import Floats
+from core.types import Floats, JobState
 from core.window import Window
-from detectors import shared
+from detectors import shared, stats
 from detectors.stats import Bools, Ints
 
+# What holds a port back: marks of congestion (RoCE), and data to send but no credit or turn to send it.
+MARKS, WAITS = "nic.congestion_marks_per_second", "nic.wait_ticks_per_second"
 # What every exporter of RDMA devices shows of each that is there.
 SHOWN_BY = ("nic.rate_bytes_per_second", "nic.link_up", "nic.received_bytes_per_second", "nic.transmitted_bytes_per_second",
             "nic.received_packets_per_second")
@@ -78,3 +81,18 @@ def silent_about_link(window: Window) -> Bools:
 def rails(window: Window) -> Ints:
     """int64[nic]: equal numbers for the ports of one name on nodes of one model: what a rail is, where no inventory tells."""
     return shared.model_codes(window, window.of_kind("nic"), True)
+
+
+def few_ports_wait(window: Window, job: JobState, before: Ints, after: Ints, times: float, share: float) -> bool:
+    """Since the change a few of the job's ports have data that they cannot send, and the others do not: flows share a path, or a port
+    is slow. That is the network's to say, and nobody changed the job. before, after: rows; times: as often as before, and as at its other
+    ports; share: of them that are few."""
+    columns = shared.on_nodes(window.of_kind("nic"), job.nodes)
+    if WAITS not in window.blocks or not len(columns):
+        return False
+    waits = window.values(WAITS)[:, columns]
+    old, new = stats.median(waits[before]), stats.median(waits[after])
+    known = ~np.isnan(old) & ~np.isnan(new)
+    usual = float(np.median(new[known])) if known.any() else float("nan")
+    up = known & stats.above(new, times * np.maximum(old, 1.0)) & stats.above(new, times * max(usual, 1.0))
+    return bool(0 < up.sum() <= share * known.sum())

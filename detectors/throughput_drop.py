@@ -22,7 +22,7 @@ import numpy as np
 from core.protocols import DetectorPlugin, Hold
 from core.types import Evidence, Floats, JobState, Verdict
 from core.window import Window
-from detectors import company, job_pace, log_rules, mean_power, pace_levels, shared, stats
+from detectors import company, job_pace, log_rules, mean_power, pace_levels, ports, shared, stats
 from detectors.job_pace import Change, Pace
 from detectors.pace_levels import Drop
 from detectors.stats import Bools, Ints
@@ -145,13 +145,14 @@ def judge(window: Window, params: Params) -> list[Verdict]:
 def _of_the_site(window: Window, one: _Slow, slow: list[_Slow], slowing: list[_Slowing], p: Params) -> bool:
     """Most others slow down with it, or the fabric is crowded. That another job is no drop by itself is no proof: of a few percent its
     noise hides as much."""
-    growth, onsets = max(each.change.growth for each in slow), [each.onset for each in slow]
-    least, late = p.partner * growth, [each.onset for each in slowing if each.by >= p.partner * growth]
+    growth = max(each.change.growth for each in slow)
+    least = p.partner * growth
     others = company.changes(window, one.job, one.onset)
     if others:
         together = float(np.median(others)) >= least
     else:
-        together = company.at_once(onsets, late, growth, p.together_seconds)
+        late = [each.onset for each in slowing if each.by >= least]
+        together = company.at_once([each.onset for each in slow], late, growth, p.together_seconds)
     return together or company.crowded(window, one.job, one.onset)
 
 
@@ -350,7 +351,7 @@ def _everybody(window: Window, job: JobState, pace: Pace, row: int, past: Bools,
     """
     before, after = pace.rows[past[pace.rows]], pace.rows[pace.rows >= row]
     calm = pace.settled[past[pace.settled]], pace.settled[pace.settled >= row]
-    if company.few_ports_wait(window, job, before, after, p.port_waits, p.few_ports) or _at_the_limit(window, job, *calm, p):
+    if ports.few_ports_wait(window, job, before, after, p.port_waits, p.few_ports) or _at_the_limit(window, job, *calm, p):
         return None
 
     def grown(signal: str, q: float) -> float:

@@ -277,7 +277,7 @@ class Watching:
     def _case(self, fault: str, planted: Planted | None, culprit: Target | None, onset: int, opened: int, right: bool,
               ends: int = NEVER, drawn: str | None = None) -> Case:
         tick = -(-opened // TICK_MS) * TICK_MS
-        scope = drawn or planted.plugin.scope if planted is not None else "device" if culprit is not None and culprit.device else "node"
+        scope = (drawn or planted.plugin.scope) if planted is not None else "device" if culprit is not None and culprit.device else "node"
         scope = scope if planted is not None or culprit is not None else "job" if drawn is None or fault in OF_A_JOB else drawn
         row = faults()[fault]
         key = culprit.key if culprit is not None else fault
